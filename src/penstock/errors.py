@@ -1,0 +1,122 @@
+"""Every exception that Penstock raises on purpose; anything else that escapes is a bug.
+
+PenstockError
+├── BadData                 bytes that break a format; names file, offset, expected and found
+│   ├── TruncatedData       the bytes end inside a value
+│   ├── CorruptData         a value is whole but cannot be true
+│   ├── UnsupportedVersion  the file is of a version that we do not know
+│   └── UnknownFormat       the file is of no kind that we know
+├── InvalidValue            a value that no file or packet may hold
+│   └── InvalidQueueName    a queue name with a forbidden byte or too long
+├── ReplayConflict          an entry contradicts the state that it is applied to
+├── CannotConvert           the target format has no bytes for what the source holds
+├── OutOfRange              an index that the log does not hold
+│   └── Compacted           an index that the log held before a snapshot replaced it
+└── StorageError            the disk, or what a person did with it
+    ├── PathRefused         a path that is missing, unreadable, or holds nothing we know
+    ├── DirectoryLocked     another process has the directory open
+    └── StorageFailed       a write or sync failed; the object answers nothing any more
+"""
+
+from typing import Self
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything that Penstock raises on purpose."""
+
+
+class BadData(PenstockError):
+    """Bytes that break a format."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        offset: int | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+        self.path = path
+
+    def located(self, path: str, *, base: int = 0) -> Self:
+        """Add the file, and how far into it the decoded bytes began; the first file named stays."""
+        if self.path is None:
+            self.path = path
+            if self.offset is not None:
+                self.offset += base
+        return self
+
+    def __str__(self) -> str:
+        place = self.path or ""
+        if self.offset is not None:
+            place = f"{place}, offset {self.offset}" if place else f"offset {self.offset}"
+        text = f"{place}: {self.reason}" if place else self.reason
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.found is not None:
+            text += (
+                f", found {self.found}" if self.expected is not None else f"; found {self.found}"
+            )
+        return text
+
+
+class TruncatedData(BadData):
+    """The bytes end inside a value."""
+
+
+class CorruptData(BadData):
+    """A value is whole but cannot be true: wrong marker, checksum, length, term or trailing bytes."""
+
+
+class UnsupportedVersion(BadData):
+    """The file is of a version that we do not know."""
+
+
+class UnknownFormat(BadData):
+    """The file is of no kind that we know."""
+
+
+class InvalidValue(PenstockError):
+    """A value that no file or packet may hold."""
+
+
+class InvalidQueueName(InvalidValue):
+    """A queue name with a byte outside 33…126, or longer than 255 bytes."""
+
+
+class ReplayConflict(PenstockError):
+    """An entry contradicts the state that it is applied to: damage, or a log without its snapshot."""
+
+
+class CannotConvert(PenstockError):
+    """The target format has no bytes for what the source holds."""
+
+
+class OutOfRange(PenstockError):
+    """An index that the log does not hold."""
+
+
+class Compacted(OutOfRange):
+    """An index that the log held before a snapshot replaced it."""
+
+
+class StorageError(PenstockError):
+    """The disk, or what a person did with it."""
+
+
+class PathRefused(StorageError):
+    """A path that is missing, unreadable, or holds nothing we know."""
+
+
+class DirectoryLocked(StorageError):
+    """Another process has the directory open."""
+
+
+class StorageFailed(StorageError):
+    """A write or sync failed. What is on the disk is unknown until it is read anew by a new process."""

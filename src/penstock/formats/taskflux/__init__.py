@@ -1,0 +1,1 @@
+"""The TaskFlux family: log, metadata and snapshot in three generations (docs/formats/)."""

@@ -1,0 +1,160 @@
+"""Commands: the payloads of log records in generations 1a and 1b (docs/formats/commands.md).
+
+A command is a request that replay decides anew. Its integers are big-endian in every variant, also
+in files whose framing is little-endian.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, assert_never
+
+from penstock.binary import (
+    INT64,
+    UINT32,
+    Bytes,
+    Reader,
+    encode_buffer,
+    encode_queue_name,
+)
+from penstock.errors import BadData, CorruptData
+from penstock.model import (
+    Command,
+    CountTasks,
+    CreateCommand,
+    DeleteCommand,
+    Dequeue,
+    Enqueue,
+    ListQueues,
+)
+
+ENQUEUE: Final = 0x45  # 'E'
+DEQUEUE: Final = 0x44  # 'D'
+COUNT: Final = 0x43  # 'C'
+CREATE: Final = 0x51  # 'Q'
+DELETE: Final = 0x52  # 'R'
+LIST: Final = 0x4C  # 'L'
+
+
+def decode_command(data: Bytes) -> Command:
+    """Return the command that ``data`` holds, all of it. Raises ``BadData``."""
+    reader = Reader(data)
+    command = _decode(reader)
+    reader.finish("a command")
+    return command
+
+
+def _decode(reader: Reader) -> Command:
+    kind = reader.byte("a command")
+    if kind == LIST:
+        return ListQueues()
+    if kind not in (ENQUEUE, DEQUEUE, COUNT, CREATE, DELETE):
+        raise CorruptData(
+            "unknown command", offset=0, expected="45, 44, 43, 51, 52 or 4C", found=f"{kind:02X}"
+        )
+    queue = reader.queue_name()
+    if kind == ENQUEUE:
+        return Enqueue(queue=queue, key=reader.int64("a key"), payload=reader.buffer("a payload"))
+    if kind == DEQUEUE:
+        return Dequeue(queue=queue)
+    if kind == COUNT:
+        return CountTasks(queue=queue)
+    if kind == CREATE:
+        # 0 means unlimited in this generation; None says so everywhere else.
+        return CreateCommand(queue=queue, size_max=reader.uint32("a size limit") or None)
+    return DeleteCommand(queue=queue)
+
+
+def encode_command(command: Command) -> bytes:
+    """Return the bytes of a command."""
+    match command:
+        case Enqueue():
+            return (
+                bytes((ENQUEUE,))
+                + encode_queue_name(command.queue)
+                + INT64.pack(command.key)
+                + encode_buffer(command.payload)
+            )
+        case Dequeue():
+            return bytes((DEQUEUE,)) + encode_queue_name(command.queue)
+        case CountTasks():
+            return bytes((COUNT,)) + encode_queue_name(command.queue)
+        case CreateCommand():
+            assert command.size_max != 0, "generation 1 has no bytes for a queue that takes nothing"
+            limit = UINT32.pack(command.size_max or 0)
+            return bytes((CREATE,)) + encode_queue_name(command.queue) + limit
+        case DeleteCommand():
+            return bytes((DELETE,)) + encode_queue_name(command.queue)
+        case ListQueues():
+            return bytes((LIST,))
+        case _:
+            assert_never(command)
+
+
+def is_command(data: Bytes) -> bool:
+    """Return whether ``data`` is a whole command."""
+    try:
+        decode_command(data)
+    except BadData:
+        return False
+    return True
+
+
+# --- in columns ----------------------------------------------------------------------------------
+
+
+def command_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, rows: Any) -> None:  # noqa: ARG001
+    """Decode a command per row as ``decode_command`` does; see ``entries.ChangeColumns`` for the rows.
+
+    A row that is not ``wanted`` or has no bytes stays 0; one whose bytes are no command gets BAD_OP.
+    """
+    for row in range(len(offset)):
+        start = offset[row]
+        end = start + length[row]
+        if not wanted[row] or start == end:
+            continue
+        op = data[start]
+        rows[0, row] = 0xFF
+        if op == LIST:
+            if end - start == 1:
+                rows[0, row] = op
+            continue
+        if end - start < 2:
+            continue
+        body = start + 2 + data[start + 1]
+        if body > end:
+            continue
+        good = True
+        for i in range(start + 2, body):
+            if data[i] < 33 or data[i] > 126:
+                good = False
+        left = end - body
+        key = 0
+        payload = 0
+        if op == ENQUEUE:
+            inner = -1
+            if left >= 12:
+                inner = 0
+                high = 0
+                low = 0
+                for i in range(body, body + 4):
+                    high = high * 256 + data[i]
+                for i in range(body + 4, body + 8):
+                    low = low * 256 + data[i]
+                for i in range(body + 8, body + 12):
+                    inner = inner * 256 + data[i]
+                key = ((high - ((high >> 31) << 32)) << 32) | low
+            good = good and inner == left - 12
+            payload = body + 12
+        elif op == CREATE:
+            good = good and left == 4
+        elif op == DEQUEUE or op == COUNT or op == DELETE:
+            good = good and left == 0
+        else:
+            good = False
+        if good:
+            rows[0, row] = op
+            rows[1, row] = start + 2
+            rows[2, row] = body - start - 2
+            rows[3, row] = key
+            rows[4, row] = payload
+            rows[5, row] = end - payload if payload else 0

@@ -1,0 +1,279 @@
+"""Deltas: the payloads of log records in generations 1c, 2 and 3 (docs/formats/deltas.md).
+
+A delta is one change of state, applied without deciding anything. ``decode_change`` is the one
+decoder; it yields a tuple because building a value per entry dominates recovery of a large log.
+``decode_delta`` makes the value of it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final, assert_never
+
+from penstock.binary import (
+    INT32,
+    INT64,
+    UINT64,
+    Bytes,
+    Reader,
+    decode_queue_name,
+    encode_buffer,
+    encode_nullable,
+    encode_queue_name,
+)
+from penstock.errors import BadData, CorruptData, InvalidQueueName, InvalidValue, TruncatedData
+from penstock.formats.taskflux.generation import Contents
+from penstock.model import (
+    INT32_MAX,
+    AddTask,
+    CreateQueue,
+    DeleteQueue,
+    Delta,
+    Implementation,
+    KeyRange,
+    Policy,
+    QueueName,
+    RemoveEqualTask,
+    RemoveTask,
+    TaskId,
+)
+
+CREATE: Final = 0x43  # 'C'
+DELETE: Final = 0x44  # 'D'
+ADD: Final = 0x41  # 'A'
+REMOVE: Final = 0x52  # 'R'
+
+LIMITS: Final = Struct(">iii")
+KEY_AND_SIZE: Final = Struct(">qi")
+KEY_RANGE: Final = Struct(">qq")
+
+Change = tuple[int, QueueName, Any, Any]
+"""(type, queue, key or id or policy or None, payload or None)."""
+
+
+def decode_change(data: Bytes, offset: int, end: int, *, by_id: bool) -> Change:
+    """Return the delta in ``data[offset:end]`` as a tuple. Raises ``BadData``."""
+    if end - offset < 2:
+        raise TruncatedData("the bytes end inside a delta", offset=offset)
+    kind = data[offset]
+    body = offset + 2 + data[offset + 1]
+    if body > end:
+        raise TruncatedData("the bytes end inside a queue name", offset=offset + 1)
+    try:
+        queue = decode_queue_name(bytes(data[offset + 2 : body]))
+    except InvalidQueueName as error:
+        raise CorruptData(str(error), offset=offset + 1) from None
+    if kind == ADD or (kind == REMOVE and not by_id):
+        if end - body < KEY_AND_SIZE.size:
+            raise TruncatedData("the bytes end inside key and length", offset=body)
+        key, size = KEY_AND_SIZE.unpack_from(data, body)
+        start = body + KEY_AND_SIZE.size
+        if start + size != end or size < 0:
+            raise CorruptData(
+                "the payload's length does not fit the delta",
+                offset=body + 8,
+                expected=str(end - start),
+                found=str(size),
+            )
+        return kind, queue, key, bytes(data[start:end])
+    if kind == REMOVE:
+        if end - body != UINT64.size:
+            raise CorruptData("a removal by id has 8 bytes after the name", offset=body)
+        return kind, queue, UINT64.unpack_from(data, body)[0], None
+    if kind == DELETE:
+        if body != end:
+            raise CorruptData("bytes left over after a delta", offset=body)
+        return kind, queue, None, None
+    if kind == CREATE:
+        reader = Reader(data, body, end)
+        policy = decode_policy(reader)
+        reader.finish("a delta")
+        return kind, queue, policy, None
+    raise CorruptData(
+        "unknown delta", offset=offset, expected="43, 44, 41 or 52", found=f"{kind:02X}"
+    )
+
+
+def decode_delta(data: Bytes, contents: Contents) -> Delta:
+    """Return the delta that ``data`` holds, all of it. Raises ``BadData``."""
+    by_id = contents is Contents.DELTAS_BY_ID
+    kind, queue, middle, payload = decode_change(data, 0, len(data), by_id=by_id)
+    if kind == ADD:
+        return AddTask(queue=queue, key=middle, payload=payload)
+    if kind == REMOVE and by_id:
+        return RemoveTask(queue=queue, id=TaskId(middle))
+    if kind == REMOVE:
+        return RemoveEqualTask(queue=queue, key=middle, payload=payload)
+    if kind == DELETE:
+        return DeleteQueue(queue=queue)
+    return CreateQueue(queue=queue, policy=middle)
+
+
+def encode_delta(delta: Delta) -> bytes:
+    """Return the bytes of a delta. The caller picks removals that the file's generation knows."""
+    match delta:
+        case AddTask():
+            return _encode_task(ADD, delta.queue, delta.key, delta.payload)
+        case RemoveEqualTask():
+            return _encode_task(REMOVE, delta.queue, delta.key, delta.payload)
+        case RemoveTask():
+            return bytes((REMOVE,)) + encode_queue_name(delta.queue) + UINT64.pack(delta.id)
+        case DeleteQueue():
+            return bytes((DELETE,)) + encode_queue_name(delta.queue)
+        case CreateQueue():
+            return bytes((CREATE,)) + encode_queue_name(delta.queue) + encode_policy(delta.policy)
+        case _:
+            assert_never(delta)
+
+
+def _encode_task(kind: int, queue: QueueName, key: int, payload: bytes) -> bytes:
+    return bytes((kind,)) + encode_queue_name(queue) + INT64.pack(key) + encode_buffer(payload)
+
+
+# A policy has the same bytes in a CreateQueue delta and in a snapshot of generation 2. Generation 3
+# snapshots put the last id between its first and its second field, so the two parts stand alone.
+
+
+def decode_policy(reader: Reader) -> Policy:
+    return decode_limits(reader, decode_implementation(reader))
+
+
+def decode_implementation(reader: Reader) -> Implementation:
+    offset = reader.offset
+    code = reader.int32("a queue's implementation")
+    try:
+        return Implementation(code)
+    except ValueError:
+        raise CorruptData(
+            "unknown queue implementation", offset=offset, expected="1 or 2", found=str(code)
+        ) from None
+
+
+def decode_limits(reader: Reader, implementation: Implementation) -> Policy:
+    offset = reader.offset
+    size_max = _limit(reader, "the queue size limit")
+    payload_size_max = _limit(reader, "the payload size limit")
+    try:
+        keys = None
+        if reader.boolean("the key range flag"):
+            lowest, highest = KEY_RANGE.unpack(reader.take(KEY_RANGE.size, "a key range"))
+            keys = KeyRange(lowest=lowest, highest=highest)
+        return Policy(
+            implementation=implementation,
+            size_max=size_max,
+            payload_size_max=payload_size_max,
+            keys=keys,
+        )
+    except InvalidValue as error:
+        raise CorruptData(str(error), offset=offset) from None
+
+
+def _limit(reader: Reader, what: str) -> int | None:
+    offset = reader.offset
+    limit = reader.int32(what)
+    if limit < -1:
+        raise CorruptData(
+            f"{what} is negative", offset=offset, expected="-1 or more", found=str(limit)
+        )
+    return None if limit == -1 else limit
+
+
+def encode_policy(policy: Policy) -> bytes:
+    return INT32.pack(policy.implementation) + encode_limits(policy)
+
+
+def encode_limits(policy: Policy) -> bytes:
+    limits = [-1 if n is None else n for n in (policy.size_max, policy.payload_size_max)]
+    assert max(limits) <= INT32_MAX, "a limit beyond Int32 must be refused before it is encoded"
+    return (
+        INT32.pack(limits[0])
+        + INT32.pack(limits[1])
+        + encode_nullable(policy.keys, lambda keys: KEY_RANGE.pack(keys.lowest, keys.highest))
+    )
+
+
+def is_delta(data: Bytes, contents: Contents) -> bool:
+    """Return whether ``data`` is a whole delta."""
+    try:
+        decode_delta(data, contents)
+    except BadData:
+        return False
+    return True
+
+
+# --- in columns ----------------------------------------------------------------------------------
+
+
+def delta_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, rows: Any) -> None:
+    """Decode a delta per row as ``decode_change`` does; see ``entries.ChangeColumns`` for the rows.
+
+    A row that is not ``wanted`` or has no bytes stays 0; one whose bytes are no delta gets BAD_OP.
+    """
+    for row in range(len(offset)):
+        start = offset[row]
+        end = start + length[row]
+        if not wanted[row] or start == end:
+            continue
+        op = data[start]
+        rows[0, row] = 0xFF
+        if end - start < 2:
+            continue
+        body = start + 2 + data[start + 1]
+        if body > end:
+            continue
+        good = True
+        for i in range(start + 2, body):
+            if data[i] < 33 or data[i] > 126:
+                good = False
+        left = end - body
+        first = 0
+        second = 0
+        if left >= 8:
+            for i in range(body, body + 4):
+                first = first * 256 + data[i]
+            for i in range(body + 4, body + 8):
+                second = second * 256 + data[i]
+        key = 0
+        payload = 0
+        if op == ADD or (op == REMOVE and not by_id):
+            inner = -1
+            if left >= 12:
+                inner = 0
+                for i in range(body + 8, body + 12):
+                    inner = inner * 256 + data[i]
+            good = good and inner == left - 12
+            key = ((first - ((first >> 31) << 32)) << 32) | second
+            payload = body + 12
+        elif op == REMOVE:
+            good = good and left == 8
+            key = ((first - ((first >> 31) << 32)) << 32) | second
+        elif op == DELETE:
+            good = good and left == 0
+        elif op == CREATE:
+            good = good and (left == 13 or left == 29)
+            if good:
+                # The implementation is in ``first``, the two limits and the range follow.
+                for at in (body + 4, body + 8):
+                    limit = 0
+                    for i in range(at, at + 4):
+                        limit = limit * 256 + data[i]
+                    good = good and (limit < 0x80000000 or limit == 0xFFFFFFFF)
+                ranged = data[body + 12] != 0
+                good = good and ranged == (left == 29)
+                good = good and (first == 1 or (first == 2 and ranged))
+                if good and ranged:
+                    # Turning the sign bit orders two's complement as plain bytes.
+                    order = (data[body + 13] + 128) % 256 - (data[body + 21] + 128) % 256
+                    for i in range(1, 8):
+                        if order == 0:
+                            order = data[body + 13 + i] * 1 - data[body + 21 + i] * 1
+                    good = order <= 0
+        else:
+            good = False
+        if good:
+            rows[0, row] = op
+            rows[1, row] = start + 2
+            rows[2, row] = body - start - 2
+            rows[3, row] = key
+            rows[4, row] = payload
+            rows[5, row] = end - payload if payload else 0

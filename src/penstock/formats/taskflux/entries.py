@@ -1,0 +1,111 @@
+"""Entries in columns: the records of a log together with what their payloads say.
+
+Joins the two bulk decoders, ``log_scan`` for the framing and ``deltas`` or ``commands`` for the
+payloads, so that one call turns a buffer into columns ready for Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.binary import Bytes
+from penstock.formats.kernel import compiled
+from penstock.formats.taskflux.commands import command_kernel
+from penstock.formats.taskflux.deltas import delta_kernel
+from penstock.formats.taskflux.generation import Contents
+from penstock.formats.taskflux.log import LogLayout, Status
+from penstock.formats.taskflux.log_scan import BATCH_ROWS, PieceColumns, scan_columns
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BAD_OP: Final = 0xFF
+"""The op of a whole record whose payload is no delta or command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangeColumns:
+    """What the payloads say. Offsets count from the start of the buffer; 0 where nothing applies."""
+
+    op: NDArray[np.int64]  # the type byte, 0 for an empty payload or a bad record, or BAD_OP
+    queue_offset: NDArray[np.int64]
+    queue_size: NDArray[np.int64]
+    key: NDArray[np.int64]  # of an add, of a removal by value, of an enqueue
+    task_id: NDArray[np.uint64]  # of a removal by id
+    payload_offset: NDArray[np.int64]
+    payload_size: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EntryColumns:
+    """A batch of records and gaps, and what the whole records among them say."""
+
+    pieces: PieceColumns
+    changes: ChangeColumns
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+
+def scan_entries(
+    data: Bytes | NDArray[np.uint8],
+    layout: LogLayout,
+    *,
+    start: int,
+    stop: int | None = None,
+    term: int = 0,
+    size: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+    interpreted: bool = False,
+) -> Generator[EntryColumns, None, int]:
+    """Yield the entries that begin in ``[start, stop)`` in batches of columns; see ``scan_columns``."""
+    import numpy as np
+
+    buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+    batches = scan_columns(
+        buffer,
+        layout,
+        start=start,
+        stop=stop,
+        term=term,
+        size=size,
+        batch_rows=batch_rows,
+        interpreted=interpreted,
+    )
+    while True:
+        try:
+            pieces = next(batches)
+        except StopIteration as done:
+            return int(done.value)
+        changes = _changes(buffer, layout, pieces, interpreted=interpreted)
+        yield EntryColumns(pieces=pieces, changes=changes)
+
+
+def _changes(
+    buffer: NDArray[np.uint8], layout: LogLayout, pieces: PieceColumns, *, interpreted: bool
+) -> ChangeColumns:
+    import numpy as np
+
+    kernel: Callable[..., Any]
+    kernel = command_kernel if layout.contents is Contents.COMMANDS else delta_kernel
+    by_id = layout.contents is Contents.DELTAS_BY_ID
+    rows = np.zeros((6, len(pieces)), dtype=np.int64)
+    offset = pieces.offset + layout.record_header.size
+    wanted = pieces.status == int(Status.OK)
+    source: Any = bytes(buffer) if interpreted else buffer
+    (kernel if interpreted else compiled(kernel))(
+        source, offset, pieces.length, wanted, by_id, rows
+    )
+    removed = (rows[0] == ord("R")) & by_id
+    return ChangeColumns(
+        op=rows[0],
+        queue_offset=rows[1],
+        queue_size=rows[2],
+        key=np.where(removed, 0, rows[3]),
+        task_id=np.where(removed, rows[3], 0).view(np.uint64),
+        payload_offset=rows[4],
+        payload_size=rows[5],
+    )

@@ -1,0 +1,237 @@
+"""The vocabulary of every layer: queues, tasks, and the changes that a log holds.
+
+Values are checked when built, so what exists is valid. Nothing here knows a byte layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NewType, Self
+
+from penstock.errors import InvalidQueueName, InvalidValue
+
+Index = NewType("Index", int)
+"""A position in the log, from 0 as in the files."""
+
+Term = NewType("Term", int)
+NodeId = NewType("NodeId", int)
+TaskId = NewType("TaskId", int)
+
+NO_INDEX: Final = Index(-1)
+"""The index before the first entry."""
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
+
+QUEUE_NAME_SIZE_MAX: Final = 255
+
+_NAME_CHARACTERS: Final = frozenset(map(chr, range(33, 127)))
+
+
+class QueueName(str):
+    """The name of a queue: 0 to 255 printable ASCII characters without space; "" is the default queue."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if type(text) is cls:
+            return text
+        if len(text) > QUEUE_NAME_SIZE_MAX:
+            raise InvalidQueueName(
+                f"queue name of {len(text)} characters; at most {QUEUE_NAME_SIZE_MAX} are allowed"
+            )
+        if not _NAME_CHARACTERS.issuperset(text):
+            bad = next(c for c in text if c not in _NAME_CHARACTERS)
+            raise InvalidQueueName(
+                f"queue name {text!r} holds {bad!r}; allowed are printable ASCII characters without space"
+            )
+        return super().__new__(cls, text)
+
+
+DEFAULT_QUEUE: Final = QueueName("")
+
+RESERVED_PREFIX: Final = "!penstock."
+"""Names that no queue may have: deleting one is how a log says "nothing happens here"."""
+
+
+class Implementation(IntEnum):
+    """How a queue keeps its tasks; the numbers are TaskFlux's codes."""
+
+    HEAP = 1
+    ARRAY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRange:
+    """The keys that a queue takes, both ends included."""
+
+    lowest: int
+    highest: int
+
+    def __post_init__(self) -> None:
+        if not INT64_MIN <= self.lowest <= self.highest <= INT64_MAX:
+            raise InvalidValue(f"key range {self.lowest}…{self.highest} is empty or beyond 64 bits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a queue was created with. ``None`` means no limit."""
+
+    implementation: Implementation = Implementation.HEAP
+    size_max: int | None = None
+    payload_size_max: int | None = None
+    keys: KeyRange | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in (("queue", self.size_max), ("payload", self.payload_size_max)):
+            if limit is not None and not 0 <= limit <= 2**32 - 1:
+                raise InvalidValue(f"{name} size limit {limit} is negative or beyond 32 bits")
+        if self.implementation is Implementation.ARRAY and self.keys is None:
+            raise InvalidValue("an array queue needs a key range")
+
+
+NO_LIMITS: Final = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task as it waits in a queue. The id grows with every add and gives the order within a key."""
+
+    id: TaskId
+    key: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHead:
+    """All about a queue but its tasks, of which ``count`` follow."""
+
+    name: QueueName
+    policy: Policy
+    last_id: TaskId
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.last_id <= UINT64_MAX or self.count < 0:
+            raise InvalidValue(f"last id {self.last_id} or count {self.count} is out of range")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardState:
+    """What a node must never forget: the highest term it saw, and whom it voted for in that term."""
+
+    term: Term = Term(1)
+    vote: NodeId | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.term <= INT64_MAX:
+            raise InvalidValue(f"term {self.term} is below 1 or beyond 64 bits")
+        if self.vote is not None and not 0 <= self.vote <= INT32_MAX:
+            raise InvalidValue(f"vote for node {self.vote} is negative or beyond 32 bits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPoint:
+    """The last entry that a snapshot covers."""
+
+    index: Index
+    term: Term
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index <= INT64_MAX or not 1 <= self.term <= INT64_MAX:
+            raise InvalidValue(f"snapshot at index {self.index}, term {self.term} cannot be")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of the replicated log. The payload is opaque to storage and consensus."""
+
+    index: Index
+    term: Term
+    payload: bytes
+
+
+# The changes that a log holds. Deltas are what generations 2 and 3 store: results, applied blindly.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateQueue:
+    queue: QueueName
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteQueue:
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTask:
+    queue: QueueName
+    key: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTask:
+    """Removal by id, as generation 3 stores it."""
+
+    queue: QueueName
+    id: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveEqualTask:
+    """Removal of the oldest task with this key and payload, as generation 2 stores it."""
+
+    queue: QueueName
+    key: int
+    payload: bytes
+
+
+Delta = CreateQueue | DeleteQueue | AddTask | RemoveTask | RemoveEqualTask
+
+NOTHING: Final = DeleteQueue(queue=QueueName(RESERVED_PREFIX + "nothing"))
+"""An entry that every reader of the format replays without effect; it keeps an index in use."""
+
+
+# Commands are what generation 1 stores: requests, which replay decides anew.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueue:
+    queue: QueueName
+    key: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dequeue:
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountTasks:
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateCommand:
+    queue: QueueName
+    size_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteCommand:
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQueues:
+    pass
+
+
+Command = Enqueue | Dequeue | CountTasks | CreateCommand | DeleteCommand | ListQueues

@@ -1,0 +1,1 @@
+"""What queues hold and in which order. Pure: the same changes give the same state, always."""
