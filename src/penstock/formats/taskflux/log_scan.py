@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     length: int  # of the payload; it is the last part of the piece
 
 
-class _Undecided(Exception):  # noqa: N818 - it never leaves this module
+class _Undecided(Exception):
     """What follows can only be judged with more of the file."""
 
 
@@ -68,7 +68,7 @@ def scan(
     while position < stop:
         found = walk(data, layout, offset=position, end=end, term=term, size=size)
         for offset, record_term, follower in zip(
-            found.offsets, found.terms, [*found.offsets[1:], found.position], strict=True
+            found.offsets, found.terms, [*found.offsets, found.position][1:], strict=True
         ):
             if offset >= stop:
                 return offset
@@ -119,25 +119,39 @@ def _damage(data: Bytes, layout: LogLayout, found: Walk, size: int) -> Piece | N
 def find_record(data: Bytes, layout: LogLayout, start: int, size: int) -> int | None:
     """Return where the first believable record from ``start`` on begins, or ``None``.
 
-    Believable means whole, and followed by a record marker, zeros or the end: payloads may
-    hold anything, also whole records.
+    Believable means whole, no longer than ``LOOKBACK``, and followed by a record marker, zeros or
+    the end: payloads may hold anything, also whole records.
+    """
+    offset, is_found = search(data, layout, start, size)
+    if is_found:
+        return offset
+    if len(data) < size:
+        raise _Undecided
+    return None
+
+
+def search(data: Bytes, layout: LogLayout, start: int, size: int) -> tuple[int, bool]:
+    """Look for a believable record from ``start`` on; return its place and ``True``.
+
+    Else return ``False`` and where to go on with more data: nothing believable begins before.
     """
     raw = data if isinstance(data, bytes | bytearray) else bytes(data)
     end = len(raw)
     offset = raw.find(RECORD_MARKER, start)
     while offset >= 0:
-        if _whole(raw, layout, offset, size):
-            _, _, _, length = layout.record_header.unpack_from(raw, offset)
-            follower = offset + layout.record_header.size + length
-            rest = raw[follower : follower + 4]
-            if len(rest) < 4 and end < size:
-                raise _Undecided
-            if rest in (RECORD_MARKER[: len(rest)], END_MARKER[: len(rest)]):
-                return offset
+        try:
+            if _whole(raw, layout, offset, size):
+                _, _, _, length = layout.record_header.unpack_from(raw, offset)
+                follower = offset + layout.record_header.size + length
+                rest = raw[follower : follower + 4]
+                if len(rest) < 4 and end < size:
+                    return offset, False
+                if rest in (RECORD_MARKER[: len(rest)], END_MARKER[: len(rest)]):
+                    return offset, True
+        except _Undecided:
+            return offset, False
         offset = raw.find(RECORD_MARKER, offset + 1)
-    if end < size:
-        raise _Undecided
-    return None
+    return max(start, end - 3), False
 
 
 def _whole(data: Bytes, layout: LogLayout, offset: int, size: int) -> bool:
@@ -149,11 +163,19 @@ def _whole(data: Bytes, layout: LogLayout, offset: int, size: int) -> bool:
         return False
     marker, term, stored, length = header.unpack_from(data, offset)
     body: int = offset + header.size
-    if marker != RECORD_MARKER or term < 1 or length < 0 or body + length > size:
+    if marker != RECORD_MARKER or term < 1 or not 0 <= length <= LOOKBACK or body + length > size:
         return False
     if body + length > end:
         raise _Undecided
     return checksum(data[body : body + length]) == int(stored)
+
+
+LOOKBACK: Final = 16 * 2**20 + 4096
+"""How far before a split to begin, and how long a record may be to be believed behind damage.
+
+It is TaskFlux's largest message: no payload up to it can hide a boundary, and no wrong length can make
+a reader hold the rest of a large file in memory.
+"""
 
 
 class Boundary(NamedTuple):
@@ -161,10 +183,6 @@ class Boundary(NamedTuple):
 
     position: int
     term: int
-
-
-LOOKBACK: Final = 16 * 2**20 + 4096
-"""How far before a split to begin: TaskFlux's largest message, so that no payload hides a boundary."""
 
 
 def find_boundary(
@@ -395,7 +413,9 @@ def _scan_kernel(
                     term = (term << 32) | low
                 if length < 0:
                     status = _BAD_LENGTH
-                elif follower > size:
+                elif mode != _JUDGE and term < 1:
+                    status = _BAD_TERM  # No record, however it goes on: more data cannot help.
+                elif follower > size or (mode != _JUDGE and length > LOOKBACK):
                     status = _TORN
                 elif follower > end:
                     return count, here, previous, _MORE

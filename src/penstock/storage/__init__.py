@@ -1,0 +1,1 @@
+"""When bytes reach the disk. Nothing here knows what a delta means."""

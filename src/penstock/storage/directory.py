@@ -1,0 +1,224 @@
+"""A node's directory: which files are where in each generation, and opening them together.
+
+``locate`` finds what is there and changes nothing; ``NodeDirectory`` locks a directory, recovers it and
+keeps log, metadata and snapshot in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import BadData, PathRefused
+from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.log import MARKER, LogLayout, detect_layout, parse_segment_name
+from penstock.formats.taskflux.snapshot import Patch
+from penstock.model import SnapshotPoint
+from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole
+from penstock.storage.log import DEFAULT_LIMITS, LogLimits
+from penstock.storage.metadata import MetadataStore
+from penstock.storage.recovery import Cut
+from penstock.storage.segmented_log import SegmentedLog
+from penstock.storage.single_log import SingleLog
+from penstock.storage.snapshot import SnapshotStore
+
+LOCK_NAME: Final = "penstock.lock"
+
+# Where programs of each date kept their files, relative to the root; the first is what we write.
+CONSENSUS: Final = Path("consensus")
+DATA: Final = Path("data")
+LOG_NAMES_2: Final = ("log.raft", "raft.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the files of one node are. Any of them may be missing."""
+
+    generation: Generation
+    log: Path  # a file, or in generation 3 the directory of segments
+    metadata: Path
+    snapshot: Path
+
+    @property
+    def home(self) -> Path:
+        """The directory that holds metadata and snapshot."""
+        return self.metadata.parent
+
+    @property
+    def companions(self) -> Path:
+        """The directory that holds what we keep beside the log."""
+        return self.log if self.generation is Generation.THREE else self.log.parent
+
+
+def layout_for(root: Path, generation: Generation) -> Layout:
+    """Return where we put the files of a new directory."""
+    if generation is Generation.THREE:
+        home = root / DATA
+        return _data_layout(home, Generation.THREE, home / "log")
+    home = root / CONSENSUS
+    name = "log.raft" if generation is Generation.TWO else "raft.log"
+    return Layout(
+        generation=generation,
+        log=home / name,
+        metadata=home / "raft.metadata",
+        snapshot=home / "raft.snapshot",
+    )
+
+
+def _data_layout(home: Path, generation: Generation, log: Path) -> Layout:
+    return Layout(
+        generation=generation,
+        log=log,
+        metadata=home / "tflux.metadata",
+        snapshot=home / "tflux.snapshot",
+    )
+
+
+def locate(files: Files, root: Path) -> Layout | None:
+    """Return the layout of the TaskFlux files at or below ``root``, or ``None`` if there are none.
+
+    ``root`` may be the node's directory, its ``data`` or ``consensus`` directory, or the
+    directory of segments itself. Raises ``BadData`` for a log that is of no kind we know.
+    """
+    if _segments(files, root):
+        return _data_layout(root.parent, Generation.THREE, root)
+    for home in (root / DATA, root):
+        layout = _locate_data(files, home)
+        if layout is not None:
+            return layout
+    for home in (root / CONSENSUS, root):
+        layout = _locate_consensus(files, home)
+        if layout is not None:
+            return layout
+    return None
+
+
+def _segments(files: Files, directory: Path) -> list[str]:
+    if not files.is_directory(directory):
+        return []
+    return [name for name in files.names(directory) if parse_segment_name(name) is not None]
+
+
+def _locate_data(files: Files, home: Path) -> Layout | None:
+    single = home / "tflux.log"
+    if _segments(files, home / "log"):
+        return _data_layout(home, Generation.THREE, home / "log")
+    if files.exists(single):
+        return _data_layout(home, Generation.TWO, single)
+    if any(files.exists(home / name) for name in ("tflux.metadata", "tflux.snapshot")):
+        return _data_layout(home, Generation.THREE, home / "log")
+    return None
+
+
+def _locate_consensus(files: Files, home: Path) -> Layout | None:
+    for name in LOG_NAMES_2:
+        if files.exists(home / name):
+            return Layout(
+                generation=_generation_of_log(files, home / name),
+                log=home / name,
+                metadata=home / "raft.metadata",
+                snapshot=home / "raft.snapshot",
+            )
+    for name in ("raft.metadata", "raft.snapshot"):
+        start = read_whole(files, home / name, size_max=4) if files.exists(home / name) else None
+        if start:
+            is_old = start[:1] == b"\x2f"
+            return layout_in(home, Generation.ONE if is_old else Generation.TWO)
+    return None
+
+
+def layout_in(home: Path, generation: Generation) -> Layout:
+    """Return the layout of generation 1 or 2 whose files are in ``home`` itself."""
+    name = "log.raft" if generation is Generation.TWO else "raft.log"
+    return Layout(
+        generation=generation,
+        log=home / name,
+        metadata=home / "raft.metadata",
+        snapshot=home / "raft.snapshot",
+    )
+
+
+def _generation_of_log(files: Files, path: Path) -> Generation:
+    """Return the generation of a single-file log; its name has decided between 2 and 3."""
+    start = read_whole(files, path, size_max=16) or b""
+    if not start:
+        return Generation.TWO if path.name == "log.raft" else Generation.ONE
+    if MARKER.startswith(start[:4]):
+        return Generation.TWO
+    try:
+        found = detect_layout(start)
+    except BadData as error:
+        raise error.located(str(path)) from None
+    return Generation.ONE if found is not LogLayout.TWO else Generation.TWO
+
+
+class NodeDirectory:
+    """A locked and recovered directory of generation 2 or 3."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        *,
+        generation: Generation = Generation.THREE,
+        limits: LogLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Open ``root``; ``generation`` is what a new directory gets, an old one keeps its own.
+
+        Raises ``DirectoryLocked``, ``BadData`` for damage, ``PathRefused`` for generation 1.
+        """
+        files.make_directory(root)
+        self._files = files
+        self._lock = files.lock(root / LOCK_NAME)
+        try:
+            self.layout = locate(files, root) or layout_for(root, generation)
+            if self.layout.generation is Generation.ONE:
+                raise PathRefused(
+                    f"{root} holds files of generation 1, which are read but not served;"
+                    " convert them: penstock convert PATH --to taskflux-3 --out DIR"
+                )
+            self._open(limits)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, limits: LogLimits) -> None:
+        layout, files = self.layout, self._files
+        for directory in {layout.home, layout.companions}:
+            files.make_directory(directory)
+        self._remove_temporary_files()
+        self.snapshot = SnapshotStore(files, layout.snapshot)
+        self.metadata = MetadataStore(files, layout.metadata, layout.generation)
+        self.log: SingleLog | SegmentedLog
+        if layout.generation is Generation.TWO:
+            self.log = SingleLog(files, layout.log, self.snapshot.point, limits)
+        else:
+            self.log = SegmentedLog(files, layout.log, self.snapshot.point, limits)
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """What recovery cut off, to be said to people."""
+        return self.log.cuts
+
+    def save_snapshot(
+        self, point: SnapshotPoint, pieces: Generator[bytes, None, Patch | None]
+    ) -> None:
+        """Write a snapshot, put it in place, and drop what it covers from the log: in this order."""
+        writer = self.snapshot.write(pieces)
+        self.log.begin_compaction(point)
+        writer.install()
+        self.log.drop_prefix(point)
+        self.snapshot.reload()
+
+    def close(self) -> None:
+        self.log.close()
+        self._lock.release()
+
+    def _remove_temporary_files(self) -> None:
+        """Remove what a crash left half-written (R11); nothing refers to it."""
+        for directory in {self.layout.home, self.layout.companions}:
+            for name in self._files.names(directory):
+                if name.endswith(TEMPORARY_SUFFIX):
+                    self._files.remove(directory / name)

@@ -1,0 +1,149 @@
+"""Reading log files of any size in windows, so that memory stays bounded whatever a length claims.
+
+Recovery walks (``walk_file``), tools scan (``scan_file``). Holes of sparse files are passed over
+without being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import BadData
+from penstock.formats.taskflux.log import (
+    END_MARKER,
+    LogLayout,
+    Status,
+    decode_header,
+    walk,
+)
+from penstock.formats.taskflux.log_scan import Piece, scan, search
+from penstock.storage.files import File
+from penstock.storage.records import Records
+
+WINDOW: Final = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walked:
+    """A log file that was walked to its end, or to the first place that is not whole."""
+
+    records: Records
+    commit: int | None  # local to the file, as generation 2 stores it
+    stop: Status | None  # None: zeros or the end of the file
+
+
+def walk_file(file: File, path: Path, layout: LogLayout) -> Walked:
+    """Check every record of a log file, window by window. Raises ``BadData`` for a bad header."""
+    size = file.size()
+    try:
+        header = decode_header(file.read(0, layout.header_size), layout)
+    except BadData as error:
+        raise error.located(str(path)) from None
+    records = Records(layout.header_size)
+    window = WINDOW
+    while True:
+        base = records.end
+        data = file.read(base, min(window, size - base))
+        found = walk(
+            data, layout, offset=0, end=len(data), term=records.last_term, size=size - base
+        )
+        offsets = [base + offset for offset in found.offsets]
+        records.extend(offsets, found.terms, base + found.position)
+        is_end_mark = data[found.position : found.position + 4] == END_MARKER and layout.is_marked
+        if found.stop is not None or is_end_mark or base + len(data) >= size:
+            return Walked(records=records, commit=header.commit, stop=found.stop)
+        # Without a single record the window is smaller than the one that begins here.
+        window = WINDOW if found.offsets else 2 * window
+
+
+def scan_file(
+    file: File, layout: LogLayout, *, start: int, size: int
+) -> Iterator[tuple[Piece, bytes]]:
+    """Yield every record and gap from ``start`` on, with the bytes of its payload (none for a gap)."""
+    header_size = layout.record_header.size
+    base, term, window = start, 0, WINDOW
+    while base < size:
+        data = file.read(base, min(window, size - base))
+        pieces = scan(data, layout, start=0, term=term, size=size - base)
+        position = 0
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as done:
+                position = done.value
+                break
+            payload = piece.offset + header_size
+            yield (
+                piece._replace(offset=base + piece.offset),
+                data[payload : payload + piece.length],
+            )
+            term = piece.term if piece.term >= 1 else term
+        base += position
+        window = WINDOW if position else 2 * window
+        if layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
+            gap = _gap_of_zeros(file, layout, base, size)
+            if gap is None:
+                return
+            yield gap, b""
+            base += gap.size
+
+
+def _gap_of_zeros(file: File, layout: LogLayout, start: int, size: int) -> Piece | None:
+    """Return what the zeros at ``start`` are: the end (``None``), a gap, or the end with leftovers."""
+    if end_of_data(file, start, size) == start:
+        return None
+    resumed = find_record_in_file(file, layout, start + 1, size)
+    if resumed is not None:
+        return Piece(start, resumed - start, Status.ZEROS, 0, 0)
+    return Piece(start, size - start, Status.LEFTOVER, 0, 0)
+
+
+def read_data(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what a file holds between two places, piece by piece, holes left out."""
+    offset: int | None = start
+    while offset is not None and offset < stop:
+        offset = file.next_data(offset)
+        if offset is None or offset >= stop:
+            return
+        data = file.read(offset, min(WINDOW, stop - offset))
+        if not data:
+            return
+        yield offset, data
+        offset += len(data)
+
+
+def end_of_data(file: File, start: int, stop: int) -> int:
+    """Return where the last byte other than zero behind ``start`` ends; ``start`` if there is none."""
+    last = start
+    for offset, data in read_data(file, start, stop):
+        stripped = data.rstrip(b"\x00")
+        if stripped:
+            last = offset + len(stripped)
+    return last
+
+
+def find_record_in_file(file: File, layout: LogLayout, start: int, size: int) -> int | None:
+    """Return where the first believable record from ``start`` on begins, or ``None``."""
+    base: int | None = start
+    window = WINDOW
+    while base is not None and base < size:
+        data = file.read(base, min(window, size - base))
+        offset, is_found = search(data, layout, 0, size - base)
+        if is_found:
+            return base + offset
+        if base + len(data) >= size:
+            return None
+        window = WINDOW if offset else 2 * window
+        base = (
+            _before_data(file, base + offset) if not data[offset:].strip(b"\x00") else base + offset
+        )
+    return None
+
+
+def _before_data(file: File, offset: int) -> int | None:
+    """Return a place at or shortly before the next data, so that a marker across a hole's end is met."""
+    following = file.next_data(offset)
+    return None if following is None else max(offset, following - 3)

@@ -1,0 +1,100 @@
+"""Judging the end of a log after a crash: a torn tail is cut and said, damage stops the start.
+
+The difference is what was promised. Entries up to the commit index in the file, and up to the sync point
+beside it, were on the disk; one of them that is not whole now is damage. Behind them a crash may
+have left anything that was being written: docs/decisions/0005 gives the reasons for each verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.binary import hexadecimal
+from penstock.errors import CorruptData
+from penstock.formats.taskflux.log import RECORD_MARKER, LogLayout, Status
+from penstock.storage.files import File
+from penstock.storage.reading import Walked, end_of_data, find_record_in_file, read_data
+
+SECTOR: Final = 512
+"""The unit in which a disk keeps or loses what was not synced."""
+
+_ADVICE: Final = "nothing was changed: restore the file, or salvage with 'penstock repair'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A torn tail: what recovery removes, and says that it did."""
+
+    path: Path
+    offset: int
+    size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, offset {self.offset}: cut {self.size} bytes of a torn tail ({self.reason})"
+
+
+def judge_tail(
+    file: File, path: Path, layout: LogLayout, walked: Walked, *, first: int, sure: int
+) -> Cut | None:
+    """Decide what stands where a walk ended: nothing, a torn tail, or damage, which raises ``CorruptData``.
+
+    ``first`` is the index of the file's first record, ``sure`` the last index that was surely synced.
+    """
+    position, size = walked.records.end, file.size()
+    index = first + len(walked.records)
+    reason = "the log ends here" if walked.stop is None else walked.stop.word
+    if index <= sure:
+        raise _damage(file, path, position, f"entry {index} was synced but is not whole ({reason})")
+    if not layout.is_marked and walked.stop not in (None, Status.TORN):
+        raise _damage(file, path, position, f"entry {index} cannot be true ({reason})")
+    stop = end_of_data(file, position, size) if layout.is_marked else size
+    if stop == position:
+        return None
+    if walked.stop is None:
+        # An end mark behind all that was synced: what follows it was never promised to anybody.
+        return Cut(path=path, offset=position, size=stop - position, reason="bytes behind the end")
+    if layout.is_marked:
+        resumed = find_record_in_file(file, layout, position + 1, size)
+        if resumed is not None and not _lacks_a_sector(file, position, resumed):
+            raise _damage(
+                file, path, position,
+                f"entry {index} is not whole ({reason}), but whole records follow at {resumed}",
+            )  # fmt: skip
+    return Cut(path=path, offset=position, size=stop - position, reason=reason)
+
+
+def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:
+    return CorruptData(
+        f"{what}; {_ADVICE}",
+        path=str(path),
+        offset=position,
+        expected=f"a whole record ({hexadecimal(RECORD_MARKER)} …)",
+        found=hexadecimal(file.read(position, 16)) or "the end of the file",
+    )
+
+
+def _lacks_a_sector(file: File, start: int, stop: int) -> bool:
+    """Return whether a whole sector in the stretch is still zero, as before the write that was torn.
+
+    A disk writes the sectors of one batch in any order, so a power cut can lose the first and keep the
+    last. Bits that turned over leave no such trace.
+    """
+    first = start - start % SECTOR
+    zero = bytes(SECTOR)
+    written: set[int] = set()
+    for offset, data in read_data(file, first, stop + SECTOR):
+        for at in range((-offset) % SECTOR, len(data), SECTOR):
+            sector = data[at : at + SECTOR]
+            if sector != zero[: len(sector)]:
+                written.add(offset + at)
+    return any(at not in written for at in range(first + SECTOR, stop - SECTOR + 1, SECTOR)) or (
+        _rest_of_sector_is_zero(file, start)
+    )
+
+
+def _rest_of_sector_is_zero(file: File, start: int) -> bool:
+    rest = file.read(start, SECTOR - start % SECTOR)
+    return not rest.strip(b"\x00")

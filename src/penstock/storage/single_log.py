@@ -1,0 +1,259 @@
+"""Generation 2: the log as one file, with the commit index in its header.
+
+Behind the last record the file is zero up to its end, and it grows in steps of zeros, so that a
+sync of an append writes no metadata. The file does not say at which index it begins; the snapshot
+does, and while a compaction is under way the sidecar does (docs/formats/compaction.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock.binary import Bytes
+from penstock.errors import BadData, CorruptData
+from penstock.formats.taskflux.compaction import (
+    FILE_NAME,
+    SIZE,
+    Compaction,
+    decode_compaction,
+    encode_compaction,
+)
+from penstock.formats.taskflux.log import (
+    COMMIT,
+    COMMIT_OFFSET,
+    END_MARKER,
+    LogLayout,
+    encode_header,
+    encode_records,
+)
+from penstock.model import INT32_MAX, Entry, Index, SnapshotPoint, Term
+from penstock.storage.files import Files, Poison, read_whole, replace_file
+from penstock.storage.log import (
+    DEFAULT_LIMITS,
+    READ_SIZE_MAX,
+    LogLimits,
+    SyncPointFile,
+    refuse_index,
+)
+from penstock.storage.reading import walk_file
+from penstock.storage.records import Records
+from penstock.storage.recovery import Cut, judge_tail
+
+COPY_WINDOW: Final = 2**20
+LAYOUT: Final = LogLayout.TWO
+
+
+class SingleLog:
+    """The log of generation 2. See ``storage.log.Log`` for what each method promises."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        snapshot: SnapshotPoint | None,
+        limits: LogLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Open the log, made if missing, and mend what a crash left. Raises ``BadData`` for damage."""
+        self.cuts: list[Cut] = []
+        self._files = files
+        self._path = path
+        self._growth = limits.growth
+        self._poison = Poison(str(path))
+        with self._poison.writing():
+            self._initialise()
+            self._file = files.open(path, write=True)
+            self._sync_point = SyncPointFile(files, path.parent)
+        self._records = Records(LAYOUT.header_size)
+        self._first = 0
+        self._commit = -1  # number in the file of the last committed record, as stored
+        self._recover(snapshot)
+        self._size = self._file.size()
+
+    # Stored: the header's commit index and the records. In memory: where the records are.
+
+    @property
+    def first(self) -> Index:
+        return Index(self._first)
+
+    @property
+    def end(self) -> Index:
+        return Index(self._first + len(self._records))
+
+    @property
+    def committed(self) -> Index:
+        return Index(self._first + self._commit)
+
+    def append(self, term: Term, payloads: Sequence[bytes]) -> None:
+        assert self._records.last_term <= term, "terms never fall"
+        assert self.end + len(payloads) <= INT32_MAX, "generation 2 has no larger indexes"
+        pieces = encode_records(LAYOUT, term, list(payloads))
+        offsets, position = [], self._records.end
+        for header, payload in zip(pieces[::2], pieces[1::2], strict=True):
+            offsets.append(position)
+            position += len(header) + len(payload)
+        with self._poison.writing():
+            self._reserve(position)
+            self._file.write(self._records.end, pieces)
+        self._records.extend(offsets, [term] * len(offsets), position)
+
+    def sync(self) -> None:
+        with self._poison.writing():
+            self._file.sync()
+            self._sync_point.advance(synced=self.end - 1, committed=self.committed)
+
+    def truncate(self, index: Index) -> None:
+        assert self.committed < index, "a committed entry never goes away"
+        number = max(0, index - self._first)
+        if number >= len(self._records):
+            return
+        start, stop = self._records.offsets[number], self._records.end
+        with self._poison.writing():
+            self._sync_point.retreat(synced=index - 1)
+            self._erase(start, stop)
+        self._records.cut(number)
+
+    def set_committed(self, index: Index) -> None:
+        commit = index - self._first
+        assert self._commit <= commit < len(self._records), "the commit index grows within the log"
+        with self._poison.writing():
+            self._file.write(COMMIT_OFFSET, [COMMIT.pack(commit)])
+        self._commit = commit
+
+    def term(self, index: Index) -> Term:
+        refuse_index(index, self.first, self.end)
+        return Term(self._records.term(index - self._first))
+
+    def read(self, first: Index, end: Index, *, size_max: int = READ_SIZE_MAX) -> list[Entry]:
+        self._poison.check()
+        refuse_index(first, self.first, self.end)
+        return self._records.read(
+            self._file,
+            LAYOUT,
+            base=self._first,
+            start=first - self._first,
+            stop=min(end, self.end) - self._first,
+            size_max=size_max,
+        )
+
+    def begin_compaction(self, point: SnapshotPoint) -> None:
+        self._write_sidecar(Compaction(point=point, first=self.first, count=None))
+
+    def drop_prefix(self, point: SnapshotPoint) -> None:
+        """Rewrite the log without what the snapshot covers; a crash anywhere in it is finished at start."""
+        with self._poison.writing():
+            self._file.sync()
+        self._write_sidecar(Compaction(point=point, first=self.first, count=len(self._records)))
+        dropped = min(len(self._records), point.index + 1 - self._first)
+        with self._poison.writing():
+            if dropped > 0 or point.index + 1 < self._first:
+                replace_file(self._files, self._path, self._kept(dropped))
+                self._file.close()
+                self._file = self._files.open(self._path, write=True)
+            self._remove_sidecar()
+        self._forget(dropped, point)
+
+    def close(self) -> None:
+        self._file.close()
+        self._sync_point.close()
+
+    # Growing, erasing, copying.
+
+    def _reserve(self, end: int) -> None:
+        """Make the file long enough for records up to ``end`` and the end mark behind them."""
+        needed = end + len(END_MARKER)
+        if needed > self._size:
+            size = -(-needed // self._growth) * self._growth
+            self._file.write(self._size, [bytes(size - self._size)])
+            self._file.sync()
+            self._size = size
+
+    def _erase(self, start: int, stop: int) -> None:
+        self._file.write(start, [bytes(stop - start)])
+        self._file.sync()
+
+    def _kept(self, dropped: int) -> Iterator[Bytes]:
+        """Yield the log's bytes without its first ``dropped`` records."""
+        yield encode_header(LAYOUT, commit=max(self._commit - dropped, -1))
+        at_end = dropped >= len(self._records)
+        offset = self._records.end if at_end else self._records.offsets[dropped]
+        while offset < self._records.end:
+            data = self._file.read(offset, min(COPY_WINDOW, self._records.end - offset))
+            yield data
+            offset += len(data)
+        yield bytes(self._growth)
+
+    def _forget(self, dropped: int, point: SnapshotPoint) -> None:
+        kept, shift = Records(LAYOUT.header_size), 0
+        if dropped < len(self._records):
+            shift = self._records.offsets[dropped] - LAYOUT.header_size
+            numbers = range(dropped, len(self._records))
+            offsets = [self._records.offsets[number] - shift for number in numbers]
+            terms = [self._records.term(number) for number in numbers]
+            kept.extend(offsets, terms, self._records.end - shift)
+        self._records = kept
+        self._first = point.index + 1
+        self._commit = max(self._commit - dropped, -1)
+        self._size = self._file.size()
+
+    # Starting.
+
+    def _initialise(self) -> None:
+        """Make the file if it is missing, empty, or a header that a crash cut short (R1, R2)."""
+        start = read_whole(self._files, self._path, size_max=LAYOUT.header_size)
+        initial = encode_header(LAYOUT) + END_MARKER
+        if start is None or (len(start) < LAYOUT.header_size and initial.startswith(start)):
+            replace_file(self._files, self._path, [encode_header(LAYOUT) + bytes(self._growth)])
+
+    def _recover(self, snapshot: SnapshotPoint | None) -> None:
+        walked = walk_file(self._file, self._path, LAYOUT)
+        assert walked.commit is not None
+        sidecar = self._read_sidecar()
+        old_first = sidecar.log_first(snapshot, len(walked.records)) if sidecar else None
+        after_snapshot = 0 if snapshot is None else snapshot.index + 1
+        self._first = after_snapshot if old_first is None else old_first
+        # While an unfinished compaction shows, the records were synced up to the last one.
+        sure = max(self._first + walked.commit, self._sync_point.point.synced)
+        cut = judge_tail(self._file, self._path, LAYOUT, walked, first=self._first, sure=sure)
+        if walked.commit >= len(walked.records):
+            raise CorruptData(
+                "committed entries are missing",
+                path=str(self._path),
+                offset=COMMIT_OFFSET,
+                expected=f"more than {walked.commit} records",
+                found=str(len(walked.records)),
+            )
+        self._records, self._commit = walked.records, walked.commit
+        with self._poison.writing():
+            if cut is not None:
+                self._erase(cut.offset, cut.offset + cut.size)
+                self.cuts.append(cut)
+            if sidecar is not None and old_first is None:
+                self._remove_sidecar()
+        if sidecar is not None and old_first is not None:
+            self._size = self._file.size()
+            self.drop_prefix(sidecar.point)
+
+    # The sidecar.
+
+    @property
+    def _sidecar_path(self) -> Path:
+        return self._path.parent / FILE_NAME
+
+    def _read_sidecar(self) -> Compaction | None:
+        data = read_whole(self._files, self._sidecar_path, size_max=SIZE)
+        if not data:
+            return None
+        try:
+            return decode_compaction(data)
+        except BadData as error:
+            raise error.located(str(self._sidecar_path)) from None
+
+    def _write_sidecar(self, compaction: Compaction) -> None:
+        with self._poison.writing():
+            replace_file(self._files, self._sidecar_path, [encode_compaction(compaction)])
+
+    def _remove_sidecar(self) -> None:
+        self._files.remove(self._sidecar_path)
+        self._files.sync_directory(self._path.parent)

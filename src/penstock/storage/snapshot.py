@@ -1,0 +1,132 @@
+"""The snapshot on the disk: written beside the old one as a stream, then renamed over it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from penstock.binary import Bytes
+from penstock.errors import BadData
+from penstock.formats.taskflux.snapshot import (
+    Patch,
+    SnapshotHeader,
+    SnapshotLayout,
+    decode_header,
+    detect_layout,
+)
+from penstock.model import SnapshotPoint
+from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison
+
+WRITE_SIZE: Final = 2**20
+"""Small pieces are gathered up to this before they are written."""
+
+
+class SnapshotWriter:
+    """A snapshot on its way to the disk; ``install`` puts it in place, ``abandon`` throws it away."""
+
+    def __init__(self, files: Files, path: Path, poison: Poison) -> None:
+        self._files = files
+        self._path = path
+        self._poison = poison
+        self._sibling = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._held: list[Bytes] = []
+        self._held_size = 0
+        self._offset = 0
+        with poison.writing():
+            self._file = files.open(self._sibling, write=True, create=True)
+            self._file.truncate(0)
+
+    def write(self, piece: Bytes) -> None:
+        """Take the next bytes of the file."""
+        self._held.append(piece)
+        self._held_size += len(piece)
+        if self._held_size >= WRITE_SIZE:
+            self._flush()
+
+    def finish(self, patch: Patch | None) -> None:
+        """Complete the file and return when it is on the disk, still under its temporary name."""
+        self._flush()
+        with self._poison.writing():
+            if patch is not None:
+                self._file.write(patch.offset, [patch.data])
+            self._file.sync()
+            self._file.close()
+
+    def install(self) -> None:
+        """Put the finished file in place of the old one, durably."""
+        with self._poison.writing():
+            self._files.rename(self._sibling, self._path)
+            self._files.sync_directory(self._path.parent)
+
+    def abandon(self) -> None:
+        """Throw the unfinished file away."""
+        with self._poison.writing():
+            self._file.close()
+            self._files.remove(self._sibling)
+
+    def _flush(self) -> None:
+        with self._poison.writing():
+            if self._held:
+                self._file.write(self._offset, [b"".join(self._held)])
+        self._offset += self._held_size
+        self._held.clear()
+        self._held_size = 0
+
+
+class SnapshotStore:
+    """Keeps the newest snapshot of a node."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        """Read the header, if there is a snapshot. Raises ``BadData``; the body is checked when read."""
+        self._files = files
+        self._path = path
+        self._poison = Poison(str(path))
+        self._header: SnapshotHeader | None = None
+        self.reload()
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        return self._header
+
+    @property
+    def point(self) -> SnapshotPoint | None:
+        return None if self._header is None else self._header.point
+
+    def reload(self) -> None:
+        """Read the header of what is in place now."""
+        if not self._files.exists(self._path):
+            self._header = None
+            return
+        file = self.open()
+        try:
+            size = file.size()
+            if size:
+                self._header = decode_header(file.read, detect_layout(file.read, size))
+        except BadData as error:
+            raise error.located(str(self._path)) from None
+        finally:
+            file.close()
+
+    def open(self) -> File:
+        """Open the snapshot for reading as a stream; close it afterwards."""
+        return self._files.open(self._path, write=False)
+
+    def writer(self) -> SnapshotWriter:
+        """Begin a new snapshot beside the one in place."""
+        return SnapshotWriter(self._files, self._path, self._poison)
+
+    def write(self, pieces: Generator[bytes, None, Patch | None]) -> SnapshotWriter:
+        """Write a whole snapshot from its encoder; it is on the disk, not yet in place."""
+        writer = self.writer()
+        while True:
+            try:
+                writer.write(next(pieces))
+            except StopIteration as done:
+                writer.finish(done.value)
+                return writer
+
+
+def layout_of(file: File) -> SnapshotLayout:
+    """Return the layout of an open snapshot file. Raises ``BadData``."""
+    return detect_layout(file.read, file.size())

@@ -1,0 +1,1 @@
+"""Tests of the TaskFlux family of files."""
