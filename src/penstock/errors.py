@@ -13,7 +13,8 @@ PenstockError
 ├── OutOfRange              an index that the log does not hold
 │   └── Compacted           an index that the log held before a snapshot replaced it
 └── StorageError            the disk, or what a person did with it
-    ├── PathRefused         a path that is missing, unreadable, or holds nothing we know
+    ├── PathRefused         a path that is unreadable, taken, or holds nothing we know
+    │   └── PathMissing     a path that is not there
     ├── DirectoryLocked     another process has the directory open
     └── StorageFailed       a write or sync failed; the object answers nothing any more
 """
@@ -111,7 +112,11 @@ class StorageError(PenstockError):
 
 
 class PathRefused(StorageError):
-    """A path that is missing, unreadable, or holds nothing we know."""
+    """A path that is unreadable, taken, or holds nothing we know."""
+
+
+class PathMissing(PathRefused):
+    """A path that is not there: most likely a slip of the fingers."""
 
 
 class DirectoryLocked(StorageError):

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import BadData
 from penstock.formats.taskflux.log import (
     END_MARKER,
+    Header,
     LogLayout,
     Status,
+    Walk,
     decode_header,
     walk,
 )
@@ -37,26 +39,48 @@ class Walked:
 
 def walk_file(file: File, path: Path, layout: LogLayout) -> Walked:
     """Check every record of a log file, window by window. Raises ``BadData`` for a bad header."""
-    size = file.size()
+    records = Records(layout.header_size)
+    stop: Status | None = None
+    for window in walk_windows(file, path, layout):
+        found = window.found
+        offsets = [window.base + offset for offset in found.offsets]
+        records.extend(offsets, found.terms, window.base + found.position)
+        stop = found.stop
+    return Walked(records=records, commit=read_header(file, path, layout).commit, stop=stop)
+
+
+def read_header(file: File, path: Path, layout: LogLayout | None = None) -> Header:
+    """Return a log file's header. Raises ``BadData`` that names the file."""
     try:
-        header = decode_header(file.read(0, layout.header_size), layout)
+        return decode_header(file.read(0, 16), layout)
     except BadData as error:
         raise error.located(str(path)) from None
-    records = Records(layout.header_size)
-    window = WINDOW
+
+
+class Window(NamedTuple):
+    """A stretch of a log file and the whole records in it; offsets count from ``base``."""
+
+    base: int
+    data: bytes
+    found: Walk
+
+
+def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
+    """Yield a log file's records window by window, up to its end or the first that is not whole."""
+    read_header(file, path, layout)
+    size = file.size()
+    base, term, width = layout.header_size, 0, WINDOW
     while True:
-        base = records.end
-        data = file.read(base, min(window, size - base))
-        found = walk(
-            data, layout, offset=0, end=len(data), term=records.last_term, size=size - base
-        )
-        offsets = [base + offset for offset in found.offsets]
-        records.extend(offsets, found.terms, base + found.position)
-        is_end_mark = data[found.position : found.position + 4] == END_MARKER and layout.is_marked
+        data = file.read(base, min(width, size - base))
+        found = walk(data, layout, offset=0, end=len(data), term=term, size=size - base)
+        yield Window(base, data, found)
+        is_end_mark = layout.is_marked and data[found.position : found.position + 4] == END_MARKER
         if found.stop is not None or is_end_mark or base + len(data) >= size:
-            return Walked(records=records, commit=header.commit, stop=found.stop)
+            return
         # Without a single record the window is smaller than the one that begins here.
-        window = WINDOW if found.offsets else 2 * window
+        width = WINDOW if found.offsets else 2 * width
+        base += found.position
+        term = found.terms[-1] if found.terms else term
 
 
 def scan_file(

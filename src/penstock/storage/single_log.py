@@ -210,7 +210,10 @@ class SingleLog:
         walked = walk_file(self._file, self._path, LAYOUT)
         assert walked.commit is not None
         sidecar = self._read_sidecar()
-        old_first = sidecar.log_first(snapshot, len(walked.records)) if sidecar else None
+        try:
+            old_first = sidecar.log_first(snapshot, len(walked.records)) if sidecar else None
+        except BadData as error:
+            raise error.located(str(self._path)) from None
         after_snapshot = 0 if snapshot is None else snapshot.index + 1
         self._first = after_snapshot if old_first is None else old_first
         # While an unfinished compaction shows, the records were synced up to the last one.

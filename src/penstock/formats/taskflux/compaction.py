@@ -38,13 +38,21 @@ class Compaction:
     def log_first(self, found: SnapshotPoint | None, count: int) -> Index | None:
         """Return the index of the log's first record, or ``None`` if the snapshot alone tells.
 
-        ``found`` is the snapshot on the disk, ``count`` the number of records in the log.
+        ``found`` is the snapshot on the disk, ``count`` the number of whole records in the log.
+        Raises ``CorruptData`` if that is neither the old log nor the shortened one.
         """
         if found != self.point:
             return None  # the new snapshot never came into place
-        if self.count is not None and count < self.count:
-            return None  # the log is the shortened one
-        return self.first
+        if self.count is None or count == self.count:
+            return self.first
+        shortened = max(0, self.count - (self.point.index + 1 - self.first))
+        if count == shortened:
+            return None
+        raise CorruptData(
+            "the log is neither the one before its compaction nor the one after",
+            expected=f"{self.count} or {shortened} whole records",
+            found=str(count),
+        )
 
 
 def encode_compaction(compaction: Compaction) -> bytes:

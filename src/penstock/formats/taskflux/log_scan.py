@@ -119,8 +119,8 @@ def _damage(data: Bytes, layout: LogLayout, found: Walk, size: int) -> Piece | N
 def find_record(data: Bytes, layout: LogLayout, start: int, size: int) -> int | None:
     """Return where the first believable record from ``start`` on begins, or ``None``.
 
-    Believable means whole, no longer than ``LOOKBACK``, and followed by a record marker, zeros or
-    the end: payloads may hold anything, also whole records.
+    Believable means whole, no longer than ``RECORD_SIZE_BELIEVED``, and followed by a record marker,
+    zeros or the end: payloads may hold anything, also whole records.
     """
     offset, is_found = search(data, layout, start, size)
     if is_found:
@@ -163,19 +163,26 @@ def _whole(data: Bytes, layout: LogLayout, offset: int, size: int) -> bool:
         return False
     marker, term, stored, length = header.unpack_from(data, offset)
     body: int = offset + header.size
-    if marker != RECORD_MARKER or term < 1 or not 0 <= length <= LOOKBACK or body + length > size:
+    if (
+        marker != RECORD_MARKER
+        or term < 1
+        or not 0 <= length <= RECORD_SIZE_BELIEVED
+        or body + length > size
+    ):
         return False
     if body + length > end:
         raise _Undecided
     return checksum(data[body : body + length]) == int(stored)
 
 
-LOOKBACK: Final = 16 * 2**20 + 4096
-"""How far before a split to begin, and how long a record may be to be believed behind damage.
+RECORD_SIZE_BELIEVED: Final = 16 * 2**20 + 4096
+"""How long a record may be to be believed behind damage: TaskFlux's largest message and its framing.
 
-It is TaskFlux's largest message: no payload up to it can hide a boundary, and no wrong length can make
-a reader hold the rest of a large file in memory.
+No wrong length can then make a reader hold the rest of a large file in memory.
 """
+
+LOOKBACK: Final = 2 * RECORD_SIZE_BELIEVED
+"""How far before a split to begin: records that fill half of it cannot all be inside one payload."""
 
 
 class Boundary(NamedTuple):
@@ -192,17 +199,17 @@ def find_boundary(
 
     The bytes before ``at`` decide: a payload may hold whole records, so what looks like a boundary
     may be inside a record that began earlier. ``low`` is where the look back begins: the
-    header's end, or any place at least as far before ``at`` as the largest record is long. Returns
-    ``None`` if no record begins between ``low`` and ``at``: look back further.
+    header's end, or any place at least twice as far before ``at`` as the largest record is long.
+    Returns ``None`` if nothing between ``low`` and ``at`` proves a boundary: look back further.
     """
     size = len(data) if size is None else size
-    start = low if low == layout.header_size else _find_chain(data, layout, low, at, size)
-    if start is None:
-        return None
-    if start >= at:
-        return Boundary(start, 0)
-    term = 0
-    pieces = scan(data, layout, start=start, stop=at, size=size)
+    known: Boundary | None = Boundary(low, 0)
+    if low != layout.header_size:
+        known = _find_run(data, layout, low, at, size)
+    if known is None or known.position >= at:
+        return known
+    term = known.term
+    pieces = scan(data, layout, start=known.position, stop=at, term=term, size=size)
     while True:
         try:
             piece = next(pieces)
@@ -211,18 +218,24 @@ def find_boundary(
         term = piece.term if piece.term >= 1 else term
 
 
-def _find_chain(data: Bytes, layout: LogLayout, low: int, at: int, size: int) -> int | None:
-    """Return the first record from ``low`` on, before ``at``, that is followed by a whole one or the end."""
-    offset = find_record(data, layout, low, size)
-    while offset is not None and offset < at:
-        _, _, _, length = layout.record_header.unpack_from(data, offset)
-        follower = offset + layout.record_header.size + length
-        if bytes(data[follower : follower + 4]).strip(b"\x00") == b"" or _whole(
-            data, layout, follower, size
-        ):
-            return offset
-        offset = find_record(data, layout, offset + 1, size)
-    return None
+def _find_run(data: Bytes, layout: LogLayout, low: int, at: int, size: int) -> Boundary | None:
+    """Return the end of a run of records, without a gap, over half of the way from ``low`` to ``at``.
+
+    Such a run is longer than any payload, so it ends at a true boundary. Fewer records prove nothing:
+    a payload may hold several in a row, and damage behind it can keep a scan that began
+    among them from ever meeting the true boundaries.
+    """
+    needed = (at - low) // 2
+    position = low
+    while True:
+        start, is_found = search(data, layout, position, size)
+        if not is_found or start >= at:
+            return None
+        found = walk(data, layout, offset=start, end=min(at, len(data)), size=size)
+        for term, follower in zip(found.terms, [*found.offsets, found.position][1:], strict=True):
+            if follower - start > needed:
+                return Boundary(follower, term)
+        position = max(found.position, start + 1)
 
 
 # --- in columns ----------------------------------------------------------------------------------
@@ -415,7 +428,7 @@ def _scan_kernel(
                     status = _BAD_LENGTH
                 elif mode != _JUDGE and term < 1:
                     status = _BAD_TERM  # No record, however it goes on: more data cannot help.
-                elif follower > size or (mode != _JUDGE and length > LOOKBACK):
+                elif follower > size or (mode != _JUDGE and length > RECORD_SIZE_BELIEVED):
                     status = _TORN
                 elif follower > end:
                     return count, here, previous, _MORE

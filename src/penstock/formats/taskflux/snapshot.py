@@ -250,8 +250,8 @@ class Batch(NamedTuple):
 def detect_layout(read: ReadAt, size: int) -> SnapshotLayout:
     """Return the layout of a snapshot file of ``size`` bytes. Raises ``BadData``.
 
-    Lengths decide between the marked layouts; a checksum is taken only where two lengths fit.
-    Generation 1 has neither: there the layout is the one that accounts for the whole file.
+    The marked layouts are told apart by length and checksum; a damaged file is of the layout whose
+    length fits. Generation 1 has neither: there the layout is the one that accounts for the whole file.
     """
     start = read(0, 32)
     marker = start[:4]
@@ -272,11 +272,11 @@ def detect_layout(read: ReadAt, size: int) -> SnapshotLayout:
         if size >= layout.state_offset + 8
         and INT32.unpack_from(start, layout.state_offset - 4)[0] == size - layout.state_offset - 4
     ]
+    # What looks like a length may be a part of the seed layout: the Int32 at 20 can be a limit of its
+    # first queue. The one at 12 is its queue count, which is neither 0 nor as large as the file.
+    if len(fitting) == 1 and (SnapshotLayout.TWO_CODE in fitting or start[12:16] == bytes(4)):
+        return fitting[0]
     for layout in (*fitting, SnapshotLayout.TWO_SEED):
-        if layout is not SnapshotLayout.TWO_SEED and len(fitting) == 1:
-            # A queue count that equals a state's length by chance would need a file full of queues
-            # without a byte each, so one fitting length is proof enough, also of a damaged file.
-            return layout
         if size >= layout.covered_offset + 8 and _checksum_matches(read, size, layout):
             return layout
     return fitting[0] if fitting else _likely_damaged(start)

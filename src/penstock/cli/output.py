@@ -1,0 +1,105 @@
+"""How the command line speaks: data on stdout as JSON lines, words on stderr, progress when it lasts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+PATIENCE_S: Final = 1.0
+"""Work that takes longer than this shows a bar."""
+
+
+class Exit(IntEnum):
+    """What the process says to its parent."""
+
+    OK = 0
+    DAMAGE = 1  # damage found, or the operation refused
+    USAGE = 2
+
+
+def say(words: str) -> None:
+    """Tell people something, on one line."""
+    sys.stderr.write(f"penstock: {words}\n")
+
+
+def emit(row: dict[str, Any]) -> None:
+    """Write one row for programs."""
+    sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+class Bar:
+    """Shows bytes done, once the work has lasted a second and somebody can see it."""
+
+    def __init__(self, total: int, words: str) -> None:
+        self._total = total
+        self._words = words
+        self._done = 0
+        self._start = time.monotonic()
+        self._progress: Progress | None = None
+        self._is_seen = sys.stderr.isatty()
+
+    def advance(self, size: int) -> None:
+        self._done += size
+        if not self._is_seen:
+            return
+        if self._progress is None:
+            if time.monotonic() - self._start < PATIENCE_S:
+                return
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._progress.add_task(self._words, total=self._total)
+            self._progress.start()
+        self._progress.update(self._progress.task_ids[0], completed=min(self._done, self._total))
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+@contextmanager
+def bar(total: int, words: str) -> Iterator[Bar]:
+    """Show a bar while the block runs."""
+    shown = Bar(total, words)
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
+def show_table(title: str, row: dict[str, Any], damage: list[dict[str, Any]]) -> None:
+    """Show what ``inspect`` found to a person."""
+    console = Console(file=sys.stdout)
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in row.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {text}" for key, text in value.items())
+        table.add_row(name.replace("_", " "), "–" if value is None else f"{value}")
+    console.print(table)
+    if not damage:
+        console.print("no damage", style="green")
+        return
+    found = Table(title="damage", title_justify="left", title_style="red")
+    for name in ("status", "path", "offset", "size", "reason"):
+        found.add_column(name, overflow="fold")
+    for piece in damage:
+        found.add_row(
+            *(str(piece.get(name, "")) for name in ("status", "path", "offset", "size", "reason"))
+        )
+    console.print(found)

@@ -1,0 +1,49 @@
+"""One object that says what a target is: family, generation, counts, indexes, damage."""
+
+from __future__ import annotations
+
+from penstock.tools.history import Progress, no_progress
+from penstock.tools.rows import Row
+from penstock.tools.target import FAMILY, Target
+from penstock.tools.verify import Summary, verify
+
+
+def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
+    """Return what ``target`` is and holds; ``damage`` lists what ``verify`` finds."""
+    summary = Summary()
+    damage = list(verify(target, progress=progress, summary=summary))
+    state = None if summary.metadata is None else summary.metadata.state
+    point = None if summary.snapshot is None else summary.snapshot.point
+    return {
+        "family": FAMILY,
+        "kind": target.kind,
+        "path": str(target.path),
+        "generation": int(target.generation),
+        "variant": _variant(target, summary),
+        "size": target.size,
+        "log_files": len(target.logs),
+        "entries": summary.entries,
+        "first_index": summary.first,
+        "last_index": summary.last,
+        "commit_index": summary.commit,
+        "synced_index": None if summary.synced < 0 else summary.synced,
+        "snapshot_index": None if point is None else point.index,
+        "snapshot_term": None if point is None else point.term,
+        "term": None if state is None else state.term,
+        "vote": None if state is None else state.vote,
+        "queues": summary.queues,
+        "tasks": summary.tasks,
+        "damage": damage,
+    }
+
+
+def _variant(target: Target, summary: Summary) -> Row:
+    """Return the exact layout of each file that is there."""
+    variant: Row = {}
+    if target.logs:
+        variant["log"] = target.logs[0].layout.variant
+    if summary.snapshot is not None:
+        variant["snapshot"] = summary.snapshot.layout.variant
+    if summary.metadata is not None:
+        variant["metadata"] = summary.metadata.layout.variant
+    return variant

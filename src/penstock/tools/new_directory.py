@@ -1,0 +1,122 @@
+"""A new directory that repair or conversion writes: whole and synced, or not there at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import PathRefused
+from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.log import LogLayout, encode_header
+from penstock.formats.taskflux.metadata import encode_metadata
+from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.model import HardState, Index, SnapshotPoint, Term
+from penstock.queues.replay import Queues
+from penstock.storage.directory import layout_for
+from penstock.storage.files import TEMPORARY_SUFFIX, replace_file
+from penstock.storage.segmented_log import SegmentedLog
+from penstock.storage.single_log import SingleLog
+from penstock.storage.snapshot import SnapshotStore
+from penstock.tools.target import FILES
+
+BATCH: Final = 1000
+
+
+@contextmanager
+def new_directory(out: Path, generation: Generation) -> Iterator[NewDirectory]:
+    """Write a directory beside ``out`` and put it there when all is well. Raises ``PathRefused``."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PathRefused(f"{out}: is there already; name a new directory, or an empty one")
+    if not out.absolute().parent.is_dir():
+        raise PathRefused(f"{out.absolute().parent}: no such directory; make it first")
+    building = out.with_name(out.name + TEMPORARY_SUFFIX)
+    shutil.rmtree(building, ignore_errors=True)
+    FILES.make_directory(building)
+    try:
+        new = NewDirectory(building, generation)
+        yield new
+        new.close()
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    os.rename(building, out)  # noqa: PTH104 - over an empty directory too, in one step
+    FILES.sync_directory(out.absolute().parent)
+
+
+class NewDirectory:
+    """The files of a node that is being written. Snapshot first, then entries, then metadata."""
+
+    def __init__(self, root: Path, generation: Generation) -> None:
+        self.generation = generation
+        self._layout = layout_for(root, generation)
+        self._point: SnapshotPoint | None = None
+        self._log: SingleLog | SegmentedLog | None = None
+        self._term = 0
+        self._payloads: list[bytes] = []
+        FILES.make_directory(self._layout.home)
+
+    def write_snapshot(self, point: SnapshotPoint, queues: Queues) -> None:
+        """Write the state after ``point``. Raises ``CannotConvert``."""
+        contents = [queues.by_name[name] for name in sorted(queues.by_name)]
+        pieces = encode_snapshot(
+            point,
+            len(contents),
+            ((queue.head, queue.by_age()) for queue in contents),
+            WRITTEN[self.generation],
+        )
+        SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
+        self._point = point
+
+    def append(self, term: int, payload: bytes) -> None:
+        """Add the next entry behind the snapshot, or behind the one before. Raises ``CannotConvert``."""
+        if term != self._term or len(self._payloads) >= BATCH:
+            self._flush()
+        self._term = term
+        self._payloads.append(payload)
+
+    def write_metadata(self, state: HardState) -> None:
+        """Write term and vote. Raises ``CannotConvert``."""
+        data = encode_metadata(state, self.generation)
+        replace_file(FILES, self._layout.metadata, [data])
+
+    def commit(self, last: int | None = None) -> None:
+        """Mark entries up to ``last``, or all, as committed, where the generation stores that."""
+        self._flush()
+        log = self._open_log()
+        if log is None or log.end == log.first:
+            return
+        log.sync()
+        index = log.end - 1 if last is None else min(last, log.end - 1)
+        if index > log.committed:
+            log.set_committed(Index(index))
+            log.sync()
+
+    def close(self) -> None:
+        """Finish the log; a node needs one, also without entries."""
+        self._flush()
+        log = self._open_log()
+        if log is None:
+            replace_file(FILES, self._layout.log, [encode_header(LogLayout.ONE_B)])
+        else:
+            log.sync()
+            log.close()
+
+    def _open_log(self) -> SingleLog | SegmentedLog | None:
+        if self._log is None and self.generation is not Generation.ONE:
+            kind = SingleLog if self.generation is Generation.TWO else SegmentedLog
+            self._log = kind(FILES, self._layout.log, self._point)
+        return self._log
+
+    def _flush(self) -> None:
+        if self._payloads:
+            log = self._open_log()
+            assert log is not None, "generation 1 gets a snapshot, not entries"
+            log.append(Term(self._term), self._payloads)
+            if isinstance(log, SegmentedLog):
+                log.sync()
+                log.set_committed(Index(log.end - 1))  # lets a segment be sealed at its soft limit
+            self._payloads.clear()

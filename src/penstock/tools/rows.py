@@ -1,0 +1,143 @@
+"""Rows: what the tools say of records, queues, tasks and damage, as plain dictionaries.
+
+A row's names are a contract: ``family``, ``kind``, ``path``, ``offset``, ``size``, ``status`` stand in
+every row about a place in a file; bytes are base64 in ``payload``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import BadData
+from penstock.formats.taskflux.commands import decode_command
+from penstock.formats.taskflux.deltas import decode_delta
+from penstock.formats.taskflux.generation import Contents
+from penstock.formats.taskflux.log import Status
+from penstock.model import (
+    AddTask,
+    Command,
+    CountTasks,
+    CreateCommand,
+    CreateQueue,
+    DeleteCommand,
+    DeleteQueue,
+    Delta,
+    Dequeue,
+    Enqueue,
+    ListQueues,
+    Policy,
+    RemoveEqualTask,
+    RemoveTask,
+)
+from penstock.tools.history import Found, History
+from penstock.tools.target import FAMILY
+
+Row = dict[str, Any]
+
+_OPS: Final[dict[type[Delta | Command], str]] = {
+    AddTask: "add",
+    RemoveTask: "remove",
+    RemoveEqualTask: "remove",
+    CreateQueue: "create",
+    DeleteQueue: "delete",
+    Enqueue: "enqueue",
+    Dequeue: "dequeue",
+    CountTasks: "count",
+    CreateCommand: "create",
+    DeleteCommand: "delete",
+    ListQueues: "list",
+}
+
+REASONS: Final = {
+    Status.BAD_CHECKSUM: "the payload does not match its checksum",
+    Status.BAD_MARKER: "neither a record nor the end where one of them must be",
+    Status.BAD_TERM: "a term below 1",
+    Status.FALLING_TERM: "a lower term than that of the entry before",
+    Status.BAD_LENGTH: "a negative length",
+    Status.TORN: "the file ends inside a record",
+    Status.ZEROS: "zeros, but records follow them",
+    Status.LEFTOVER: "bytes behind the end of the log",
+}
+
+
+def encode_payload(payload: bytes) -> str:
+    """Return bytes as our rows show them."""
+    return b64encode(payload).decode("ascii")
+
+
+def place(path: Path, kind: str, offset: int | None, size: int | None, status: str) -> Row:
+    """Return the names that every row about a place has, in their order."""
+    return {
+        "family": FAMILY,
+        "kind": kind,
+        "path": str(path),
+        "offset": offset,
+        "size": size,
+        "status": status,
+    }
+
+
+def entry_row(history: History, found: Found) -> Row:
+    """Return the row of a record, or of a stretch of the log that is none."""
+    is_record = found.term != 0 or bool(found.payload) or found.status is Status.OK
+    row = place(
+        found.log.path,
+        "entry" if is_record else "damage",
+        found.offset,
+        found.size,
+        found.status.word,
+    )
+    if found.status is not Status.OK:
+        row["reason"] = REASONS[found.status]
+    row |= {"index": found.index, "term": found.term or None}
+    if not is_record:
+        return row
+    row["committed"] = history.is_committed(found.index)
+    try:
+        row |= change_fields(found.payload, found.log.layout.contents)
+    except BadData as error:
+        if found.status is Status.OK:
+            row["status"], row["reason"] = "bad-delta", str(error)
+        row |= {"op": None, "payload": encode_payload(found.payload)}
+    return row
+
+
+def change_fields(payload: bytes, contents: Contents) -> Row:
+    """Return what a record's payload says. Raises ``BadData``."""
+    if not payload:
+        return {"op": None}
+    change: Delta | Command
+    if contents is Contents.COMMANDS:
+        change = decode_command(payload)
+    else:
+        change = decode_delta(payload, contents)
+    fields: Row = {"op": _OPS[type(change)]}
+    for name in ("queue", "key", "id", "size_max"):
+        value = getattr(change, name, None)
+        if value is not None:
+            fields[name] = value
+    if isinstance(change, AddTask | RemoveEqualTask | Enqueue):
+        fields["payload"] = encode_payload(change.payload)
+    if isinstance(change, CreateQueue):
+        fields["policy"] = policy_fields(change.policy)
+    return fields
+
+
+def policy_fields(policy: Policy) -> Row:
+    """Return a queue's policy; limits that it does not have are left out."""
+    fields: Row = {"implementation": policy.implementation.name.lower()}
+    if policy.size_max is not None:
+        fields["size_max"] = policy.size_max
+    if policy.payload_size_max is not None:
+        fields["payload_size_max"] = policy.payload_size_max
+    if policy.keys is not None:
+        fields["keys"] = [policy.keys.lowest, policy.keys.highest]
+    return fields
+
+
+def damage_row(error: BadData, kind: str, status: str, path: Path) -> Row:
+    """Return the row of damage that a decoder raised."""
+    row = place(Path(error.path or path), kind, error.offset, None, status)
+    return row | {"reason": error.reason, "expected": error.expected, "found": error.found}
