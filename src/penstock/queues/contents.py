@@ -17,7 +17,7 @@ from penstock.model import Policy, QueueHead, QueueName, TaskId
 class QueueContents:
     """The tasks of one queue. Indexes by value and by order exist only once they are used."""
 
-    __slots__ = ("_by_value", "_heap", "last_id", "name", "policy", "tasks")
+    __slots__ = ("_by_value", "_has_index", "_heap", "last_id", "name", "policy", "tasks")
 
     def __init__(self, name: QueueName, policy: Policy, last_id: int = 0) -> None:
         self.name = name
@@ -25,6 +25,7 @@ class QueueContents:
         self.last_id = last_id
         # id -> (key, payload); ids are added in growing order.
         self.tasks: dict[int, tuple[int, bytes]] = {}
+        self._has_index = False  # whether one of the next two exists
         # (key, payload) -> ids, oldest first; may still name tasks that are gone.
         self._by_value: dict[tuple[int, bytes], deque[int]] | None = None
         # (key, id) of all tasks; may still name tasks that are gone.
@@ -42,17 +43,20 @@ class QueueContents:
     def add(self, key: int, payload: bytes) -> int:
         """Put a task behind all others of its key and return its id."""
         task_id = self.last_id = self.last_id + 1
-        self._put(task_id, key, payload)
+        self.tasks[task_id] = (key, payload)
+        if self._has_index:
+            self._index(task_id, key, payload)
         return task_id
 
     def restore(self, task_id: int, key: int, payload: bytes) -> None:
         """Put a task back under the id it had. Raises ``ReplayConflict`` if the id is taken."""
         if task_id in self.tasks:
             raise ReplayConflict(f"id {task_id} stands twice in queue {self.name!r}")
-        self._put(task_id, key, payload)
-
-    def _put(self, task_id: int, key: int, payload: bytes) -> None:
         self.tasks[task_id] = (key, payload)
+        if self._has_index:
+            self._index(task_id, key, payload)
+
+    def _index(self, task_id: int, key: int, payload: bytes) -> None:
         if self._by_value is not None:
             self._by_value.setdefault((key, payload), deque()).append(task_id)
         if self._heap is not None:
@@ -66,6 +70,7 @@ class QueueContents:
         """Take out the oldest task with this key and payload and return its id, or ``None``."""
         if self._by_value is None:
             self._by_value = {}
+            self._has_index = True
             for task_id in sorted(self.tasks):
                 self._by_value.setdefault(self.tasks[task_id], deque()).append(task_id)
         ids = self._by_value.get((key, payload))
@@ -82,6 +87,7 @@ class QueueContents:
         if self._heap is None:
             self._heap = [(key, task_id) for task_id, (key, _) in self.tasks.items()]
             heapify(self._heap)
+            self._has_index = True
         while self._heap:
             key, task_id = heappop(self._heap)
             task = self.tasks.pop(task_id, None)

@@ -7,7 +7,7 @@ share a sync; nothing may be promised to anybody before ``sync`` has returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,6 +22,7 @@ from penstock.formats.taskflux.sync_point import (
 )
 from penstock.model import Entry, Index, SnapshotPoint, Term
 from penstock.storage.files import Files, read_whole
+from penstock.storage.records import Stretch
 
 READ_SIZE_MAX: Final = 2**20
 """Default bound on the payload bytes of one ``read``."""
@@ -83,6 +84,10 @@ class Log(Protocol):
 
     def read(self, first: Index, end: Index, *, size_max: int = READ_SIZE_MAX) -> list[Entry]:
         """Return entries from ``first`` on, at least one, no more than fit ``size_max`` or precede ``end``."""
+        ...
+
+    def stretches(self, first: Index) -> Iterator[Stretch]:
+        """Yield all entries from ``first`` on in bulk, for a rebuild of the state."""
         ...
 
     def begin_compaction(self, point: SnapshotPoint) -> None:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import Entry, Index, Term
 from penstock.storage.files import File
+
+STRETCH_SIZE: Final = 2**20
+"""How much of a log is read at a time when all of it is wanted."""
+
+
+class Stretch(NamedTuple):
+    """Consecutive entries in one buffer: payload ``i`` of entry ``first + i`` is ``data[starts[i]:ends[i]]``."""
+
+    first: int
+    data: bytes
+    starts: list[int]
+    ends: list[int]
 
 
 class Records:
@@ -40,6 +54,12 @@ class Records:
                     last = term
         self.offsets.extend(offsets)
         self.end = end
+
+    def places(self, layout: LogLayout, payloads: Sequence[bytes]) -> tuple[list[int], int]:
+        """Return where records of these payloads will begin behind the last one, and where they end."""
+        sizes = map(layout.record_header.size.__add__, map(len, payloads))
+        offsets = list(accumulate(sizes, initial=self.end))
+        return offsets, offsets.pop()
 
     def term(self, number: int) -> int:
         return self._run_terms[bisect_right(self._run_starts, number) - 1]
@@ -77,3 +97,19 @@ class Records:
             )
             for number in range(start, stop)
         ]
+
+    def stretches(
+        self, file: File, layout: LogLayout, *, base: int, start: int, stop: int
+    ) -> Iterator[Stretch]:
+        """Yield the payloads of records ``start`` to ``stop`` without making an object of each."""
+        header = layout.record_header.size
+        while start < stop:
+            begin = self.offsets[start]
+            end = min(stop, max(start + 1, bisect_right(self.offsets, begin + STRETCH_SIZE) - 1))
+            data = file.read(begin, self.limit(end - 1) - begin)
+            bounds = [offset - begin for offset in self.offsets[start:end]]
+            bounds.append(len(data))
+            yield Stretch(
+                base + start, data, [offset + header for offset in bounds[:-1]], bounds[1:]
+            )
+            start = end

@@ -7,7 +7,7 @@ sync point beside them as a floor, and otherwise learned again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,7 @@ from penstock.storage.log import (
     refuse_index,
 )
 from penstock.storage.reading import Walked, walk_file
-from penstock.storage.records import Records
+from penstock.storage.records import Records, Stretch
 from penstock.storage.recovery import Cut, judge_tail
 
 LAYOUT: Final = LogLayout.THREE
@@ -91,17 +91,14 @@ class SegmentedLog:
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         segment = self._segments[-1]
         assert self._last_term <= term, "terms never fall"
-        pieces = encode_records(LAYOUT, term, list(payloads))
+        pieces = encode_records(LAYOUT, term, payloads)
         with self._poison.writing():
             if self._is_full(segment):
                 segment = self._rotate()
-            offsets, position = [], segment.records.end
-            for header, payload in zip(pieces[::2], pieces[1::2], strict=True):
-                offsets.append(position)
-                position += len(header) + len(payload)
-            self._reserve(segment, position)
+            offsets, end = segment.records.places(LAYOUT, payloads)
+            self._reserve(segment, end)
             segment.file.write(segment.records.end, pieces)
-        segment.records.extend(offsets, [term] * len(offsets), position)
+        segment.records.extend(offsets, [term] * len(offsets), end)
 
     def sync(self) -> None:
         with self._poison.writing():
@@ -148,6 +145,17 @@ class SegmentedLog:
             stop=min(end, segment.end) - segment.first,
             size_max=size_max,
         )
+
+    def stretches(self, first: Index) -> Iterator[Stretch]:
+        self._poison.check()
+        for segment in list(self._segments):
+            yield from segment.records.stretches(
+                segment.file,
+                LAYOUT,
+                base=segment.first,
+                start=max(0, first - segment.first),
+                stop=len(segment.records),
+            )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
         """Segments name their indexes, so nothing has to be prepared."""

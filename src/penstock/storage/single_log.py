@@ -38,7 +38,7 @@ from penstock.storage.log import (
     refuse_index,
 )
 from penstock.storage.reading import walk_file
-from penstock.storage.records import Records
+from penstock.storage.records import Records, Stretch
 from penstock.storage.recovery import Cut, judge_tail
 
 COPY_WINDOW: Final = 2**20
@@ -88,15 +88,12 @@ class SingleLog:
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         assert self._records.last_term <= term, "terms never fall"
         assert self.end + len(payloads) <= INT32_MAX, "generation 2 has no larger indexes"
-        pieces = encode_records(LAYOUT, term, list(payloads))
-        offsets, position = [], self._records.end
-        for header, payload in zip(pieces[::2], pieces[1::2], strict=True):
-            offsets.append(position)
-            position += len(header) + len(payload)
+        pieces = encode_records(LAYOUT, term, payloads)
+        offsets, end = self._records.places(LAYOUT, payloads)
         with self._poison.writing():
-            self._reserve(position)
+            self._reserve(end)
             self._file.write(self._records.end, pieces)
-        self._records.extend(offsets, [term] * len(offsets), position)
+        self._records.extend(offsets, [term] * len(offsets), end)
 
     def sync(self) -> None:
         with self._poison.writing():
@@ -135,6 +132,16 @@ class SingleLog:
             start=first - self._first,
             stop=min(end, self.end) - self._first,
             size_max=size_max,
+        )
+
+    def stretches(self, first: Index) -> Iterator[Stretch]:
+        self._poison.check()
+        return self._records.stretches(
+            self._file,
+            LAYOUT,
+            base=self._first,
+            start=max(0, first - self._first),
+            stop=len(self._records),
         )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:

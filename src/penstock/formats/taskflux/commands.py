@@ -131,9 +131,8 @@ def command_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any,
         key = 0
         payload = 0
         if op == ENQUEUE:
-            inner = -1
+            inner = 0
             if left >= 12:
-                inner = 0
                 high = 0
                 low = 0
                 for i in range(body, body + 4):
@@ -143,7 +142,7 @@ def command_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any,
                 for i in range(body + 8, body + 12):
                     inner = inner * 256 + data[i]
                 key = ((high - ((high >> 31) << 32)) << 32) | low
-            good = good and inner == left - 12
+            good = good and left >= 12 and inner == left - 12
             payload = body + 12
         elif op == CREATE:
             good = good and left == 4

@@ -7,17 +7,16 @@ decoder; it yields a tuple because building a value per entry dominates recovery
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, assert_never
 
 from penstock.binary import (
     INT32,
-    INT64,
     UINT64,
     Bytes,
     Reader,
     decode_queue_name,
-    encode_buffer,
     encode_nullable,
     encode_queue_name,
 )
@@ -47,6 +46,10 @@ LIMITS: Final = Struct(">iii")
 KEY_AND_SIZE: Final = Struct(">qi")
 KEY_RANGE: Final = Struct(">qq")
 
+_unpack_key_and_size = KEY_AND_SIZE.unpack_from
+_pack_key_and_size = KEY_AND_SIZE.pack
+_KEY_AND_SIZE_SIZE: Final = KEY_AND_SIZE.size
+
 Change = tuple[int, QueueName, Any, Any]
 """(type, queue, key or id or policy or None, payload or None)."""
 
@@ -64,11 +67,11 @@ def decode_change(data: Bytes, offset: int, end: int, *, by_id: bool) -> Change:
     except InvalidQueueName as error:
         raise CorruptData(str(error), offset=offset + 1) from None
     if kind == ADD or (kind == REMOVE and not by_id):
-        if end - body < KEY_AND_SIZE.size:
+        start = body + _KEY_AND_SIZE_SIZE
+        if start > end:
             raise TruncatedData("the bytes end inside key and length", offset=body)
-        key, size = KEY_AND_SIZE.unpack_from(data, body)
-        start = body + KEY_AND_SIZE.size
-        if start + size != end or size < 0:
+        key, size = _unpack_key_and_size(data, body)
+        if start + size != end:
             raise CorruptData(
                 "the payload's length does not fit the delta",
                 offset=body + 8,
@@ -127,7 +130,13 @@ def encode_delta(delta: Delta) -> bytes:
 
 
 def _encode_task(kind: int, queue: QueueName, key: int, payload: bytes) -> bytes:
-    return bytes((kind,)) + encode_queue_name(queue) + INT64.pack(key) + encode_buffer(payload)
+    return _type_and_name(kind, queue) + _pack_key_and_size(key, len(payload)) + payload
+
+
+@lru_cache(maxsize=4096)
+def _type_and_name(kind: int, queue: QueueName) -> bytes:
+    """Return how a delta begins; few queues get most of the tasks."""
+    return bytes((kind,)) + encode_queue_name(queue)
 
 
 # A policy has the same bytes in a CreateQueue delta and in a snapshot of generation 2. Generation 3
@@ -236,12 +245,11 @@ def delta_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, r
         key = 0
         payload = 0
         if op == ADD or (op == REMOVE and not by_id):
-            inner = -1
+            inner = 0
             if left >= 12:
-                inner = 0
                 for i in range(body + 8, body + 12):
                     inner = inner * 256 + data[i]
-            good = good and inner == left - 12
+            good = good and left >= 12 and inner == left - 12
             key = ((first - ((first >> 31) << 32)) << 32) | second
             payload = body + 12
         elif op == REMOVE:

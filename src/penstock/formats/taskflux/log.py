@@ -10,6 +10,7 @@ what they can be: a known marker, a term from 1 on that does not fall, a length 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from struct import Struct
@@ -190,9 +191,7 @@ def encode_record(layout: LogLayout, *, term: int, payload: Bytes) -> bytes:
     return b"".join(encode_records(layout, term, [payload]))
 
 
-def encode_records(
-    layout: LogLayout, term: int, payloads: list[bytes] | list[Bytes]
-) -> list[Bytes]:
+def encode_records(layout: LogLayout, term: int, payloads: Sequence[Bytes]) -> list[Bytes]:
     """Return the pieces of a batch of records of one term, ready for one gathered write."""
     if not 1 <= term <= layout.term_max:
         raise CannotConvert(f"term {term} does not fit a log of generation {layout.generation}")

@@ -1,0 +1,146 @@
+"""Commands: golden bytes, round trips, and every way in which their bytes can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from formats.taskflux.damage import bits, cuts, name_bits, overwritten, unnoticed
+from formats.taskflux.strategies import commands
+from formats.taskflux.vectors import COMMANDS, LOG_1, LOG_1A, ORDERS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import BadData, CorruptData
+from penstock.formats.taskflux.commands import (
+    COUNT,
+    CREATE,
+    DELETE,
+    DEQUEUE,
+    ENQUEUE,
+    LIST,
+    decode_command,
+    encode_command,
+    is_command,
+)
+from penstock.formats.taskflux.deltas import is_delta
+from penstock.formats.taskflux.generation import Contents
+from penstock.model import (
+    INT64_MAX,
+    INT64_MIN,
+    Command,
+    CreateCommand,
+    Dequeue,
+    Enqueue,
+    QueueName,
+)
+
+KINDS = (ENQUEUE, DEQUEUE, COUNT, CREATE, DELETE, LIST)
+each_vector = pytest.mark.parametrize(
+    ("command", "data"), COMMANDS, ids=lambda value: type(value).__name__
+)
+
+
+@each_vector
+def test_golden_commands_mean_what_they_did(command: Command, data: bytes) -> None:
+    assert decode_command(data) == command
+    assert encode_command(command) == data
+
+
+@given(commands)
+def test_commands_round_trip(command: Command) -> None:
+    assert decode_command(encode_command(command)) == command
+
+
+def test_integers_of_a_command_are_big_endian_in_files_of_either_order() -> None:
+    """docs/formats/commands.md: only the framing of 1a is little-endian."""
+    for data in (LOG_1, LOG_1A):
+        assert decode_command(data[36:58]) == Enqueue(queue=ORDERS, key=5, payload=b"hi")
+
+
+@pytest.mark.parametrize("key", [INT64_MIN, -1, 0, 1, INT64_MAX])
+def test_keys_keep_their_sign(key: int) -> None:
+    command = Enqueue(queue=QueueName(""), key=key, payload=b"")
+    assert decode_command(encode_command(command)) == command
+
+
+@pytest.mark.parametrize(
+    ("raw", "size_max"), [("00000000", None), ("00000001", 1), ("FFFFFFFF", 2**32 - 1)]
+)
+def test_a_size_limit_of_0_means_none(raw: str, size_max: int | None) -> None:
+    command = CreateCommand(queue=ORDERS, size_max=size_max)
+    data = b"Q\x06orders" + bytes.fromhex(raw)
+    assert decode_command(data) == command
+    assert encode_command(command) == data
+
+
+def test_a_limit_that_the_bytes_would_turn_into_none_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError):
+        encode_command(CreateCommand(queue=ORDERS, size_max=0))
+
+
+@each_vector
+def test_a_command_cut_anywhere_is_refused(command: Command, data: bytes) -> None:
+    for part in cuts(data):
+        assert not is_command(part)
+
+
+@each_vector
+def test_bytes_behind_a_command_are_refused(command: Command, data: bytes) -> None:
+    with pytest.raises(CorruptData, match="left over"):
+        decode_command(data + b"\x00")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in range(256) if kind not in KINDS])
+def test_another_type_byte_is_refused(kind: int) -> None:
+    with pytest.raises(CorruptData, match="unknown command"):
+        decode_command(bytes((kind,)) + b"\x01q")
+
+
+@pytest.mark.parametrize("byte", range(256))
+def test_names_hold_printable_letters_only(byte: int) -> None:
+    assert is_command(bytes((DEQUEUE, 2, ord("a"), byte))) == (33 <= byte <= 126)
+
+
+@pytest.mark.parametrize("length", [-1, 1, 3, 2**31 - 1, -(2**31)])
+def test_a_payload_length_that_does_not_fit_is_refused(length: int) -> None:
+    data = overwritten(COMMANDS[0][1], 16, length.to_bytes(4, "big", signed=True))
+    with pytest.raises(BadData):
+        decode_command(data)
+
+
+def test_a_dequeue_can_be_taken_for_the_deletion_of_a_queue() -> None:
+    """docs/formats/log.md, "1b or 1c": this one payload is whole in both meanings."""
+    data = encode_command(Dequeue(queue=ORDERS))
+    assert is_delta(data, Contents.DELTAS_BY_VALUE)
+    others = [encode_command(command) for command, _ in COMMANDS if command != Dequeue(queue=ORDERS)]
+    assert not any(is_delta(raw, Contents.DELTAS_BY_VALUE) for raw in others)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_make_a_command_fail_otherwise_than_by_bad_data(data: bytes) -> None:
+    for kind in (b"", *(bytes((kind,)) for kind in KINDS)):
+        try:
+            command = decode_command(kind + data)
+        except BadData as error:
+            assert error.reason
+        else:
+            assert encode_command(command) == kind + data
+
+
+# What no reader of a command can notice, and nothing else does: generation 1 has no checksums.
+INVISIBLE: list[Callable[[bytes], set[int]]] = [
+    lambda data: name_bits(data, 2, 8) | bits(8, 16) | bits(20, 22),
+    lambda data: name_bits(data, 2, 8),
+    lambda data: name_bits(data, 2, 8),
+    lambda data: name_bits(data, 2, 8) | bits(8, 12),
+    lambda data: name_bits(data, 2, 8) | bits(8, 12),
+    lambda data: name_bits(data, 2, 8),
+    lambda data: set(),
+]
+
+
+@pytest.mark.parametrize("which", range(len(COMMANDS)), ids=lambda i: type(COMMANDS[i][0]).__name__)
+def test_every_flip_is_noticed_but_in_letters_numbers_and_payload(which: int) -> None:
+    _, data = COMMANDS[which]
+    assert unnoticed(data, lambda raw: not is_command(raw)) == INVISIBLE[which](data)
