@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -96,9 +99,25 @@ def flip_one_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
+@contextmanager
+def place_for_files(keep: Path | None) -> Iterator[Path]:
+    """Give a new directory, kept if a name was given, else gone afterwards."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name:
+            yield Path(name)
+    else:
+        if keep.exists():
+            sys.exit(f"{keep} is there already; name a new directory")
+        keep.mkdir()
+        yield keep
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name:
-        root = Path(name)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="leave the files in this new directory"
+    )
+    with place_for_files(parser.parse_args().keep) as root:
         console.rule("[bold]The same queue in three generations of files")
         write_generation_1(root / "one")
         write_generation(root / "two", Generation.TWO)

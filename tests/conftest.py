@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -13,8 +15,19 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["figures"] = report.lines  # a worker hands its figures to the process that prints
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    report.lines.extend(getattr(node, "workeroutput", {}).get("figures", []))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if report.lines:
         terminalreporter.section("figures")
-        for line in report.lines:
+        for line in sorted(report.lines):
             terminalreporter.write_line(line)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.binary import Bytes
-from penstock.errors import DirectoryLocked, StorageFailed
+from penstock.errors import DirectoryLocked, PathRefused, StorageFailed
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -133,6 +133,11 @@ class Poison:
             self._cause = error
             raise StorageFailed(self._words(error)) from error
 
+    @property
+    def has_struck(self) -> bool:
+        """Whether a write or sync has failed."""
+        return self._cause is not None
+
     def check(self) -> None:
         """Raise ``StorageFailed`` if a write or sync has failed before."""
         if self._cause is not None:
@@ -215,9 +220,8 @@ class OsFiles:
     """The real file system."""
 
     def open(self, path: Path, *, write: bool, create: bool = False) -> OsFile:
-        # A symbolic link in place of a data file would let somebody else choose what we overwrite.
-        flags = os.O_CLOEXEC | (os.O_RDWR | os.O_NOFOLLOW if write else os.O_RDONLY)
-        descriptor = os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
+        flags = os.O_RDWR | os.O_NOFOLLOW if write else os.O_RDONLY
+        descriptor = _open(path, flags | (os.O_CREAT if create else 0))
         if create:
             os.fchmod(descriptor, FILE_MODE)  # whatever the umask
         return OsFile(descriptor)
@@ -254,8 +258,7 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: Path) -> OsLock:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -264,3 +267,16 @@ class OsFiles:
                 f"{path.parent} is open in another process; stop that one, or use another directory"
             ) from None
         return OsLock(descriptor)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a file that is no symbolic link, where the flags forbid one. Raises ``PathRefused``.
+
+    A link in place of a data file would let somebody else choose what we overwrite.
+    """
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise PathRefused(f"{path}: is a symbolic link; put the file itself there") from None

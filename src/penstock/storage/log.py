@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from penstock.errors import Compacted, OutOfRange
+from penstock.errors import Compacted, CorruptData, OutOfRange
 from penstock.formats.taskflux.sync_point import (
     FILE_NAME,
     SIZE,
@@ -98,7 +98,9 @@ class Log(Protocol):
         """Drop what the snapshot at ``point``, now in place, covers."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let the files go. Raises ``StorageFailed``, but not for a failure that was told before."""
+        ...
 
 
 class SyncPointFile:
@@ -132,8 +134,10 @@ class SyncPointFile:
                 self.advance(synced=synced, committed=min(self.point.committed, synced))
             self._file.sync()
 
-    def close(self) -> None:
+    def sync(self) -> None:
         self._file.sync()
+
+    def close(self) -> None:
         self._file.close()
 
 
@@ -143,3 +147,15 @@ def refuse_index(index: int, first: int, end: int) -> None:
         raise Compacted(f"entry {index} is covered by a snapshot; the log begins at {first}")
     if index >= end:
         raise OutOfRange(f"entry {index} is not there yet; the log ends before {end}")
+
+
+def refuse_missing(path: Path, synced: int, after: int) -> None:
+    """Raise ``CorruptData`` for a log that is not there, if entries behind the snapshot were synced."""
+    if synced >= after:
+        raise CorruptData(
+            "the log is missing or empty; nothing was changed: restore it, or begin in a new directory",
+            path=str(path),
+            offset=0,
+            expected=f"entries up to {synced}, which were synced",
+            found="no entries",
+        )

@@ -85,7 +85,9 @@ class Records:
         ``base`` is the index of the file's first record.
         """
         begin = self.offsets[start]
-        fitting = bisect_right(self.offsets, begin + size_max, lo=start) - 1
+        fitting = len(self.offsets)
+        if self.end > begin + size_max:
+            fitting = bisect_right(self.offsets, begin + size_max, lo=start) - 1
         stop = min(stop, max(start + 1, fitting))
         data = file.read(begin, self.limit(stop - 1) - begin)
         header = layout.record_header.size

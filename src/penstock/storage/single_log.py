@@ -36,6 +36,7 @@ from penstock.storage.log import (
     LogLimits,
     SyncPointFile,
     refuse_index,
+    refuse_missing,
 )
 from penstock.storage.reading import walk_file
 from penstock.storage.records import Records, Stretch
@@ -61,15 +62,25 @@ class SingleLog:
         self._path = path
         self._growth = limits.growth
         self._poison = Poison(str(path))
-        with self._poison.writing():
-            self._initialise()
-            self._file = files.open(path, write=True)
-            self._sync_point = SyncPointFile(files, path.parent)
         self._records = Records(LAYOUT.header_size)
         self._first = 0
         self._commit = -1  # number in the file of the last committed record, as stored
-        self._recover(snapshot)
-        self._size = self._file.size()
+        with self._poison.writing():
+            self._sync_point = SyncPointFile(files, path.parent)
+        try:
+            self._initialise(snapshot)
+            self._file = files.open(path, write=True)
+        except BaseException:
+            self._sync_point.close()
+            raise
+        try:
+            self._recover(snapshot)
+            self._size = self._file.size()
+            # A process that was killed may have left records that only the cache of the system holds.
+            self.sync()
+        except BaseException:
+            self._let_go()
+            raise
 
     # Stored: the header's commit index and the records. In memory: where the records are.
 
@@ -145,23 +156,34 @@ class SingleLog:
         )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
+        assert self._first <= point.index + 1, "snapshots never go back"
         self._write_sidecar(Compaction(point=point, first=self.first, count=None))
 
     def drop_prefix(self, point: SnapshotPoint) -> None:
         """Rewrite the log without what the snapshot covers; a crash anywhere in it is finished at start."""
+        assert self._first <= point.index + 1, "snapshots never go back"
         with self._poison.writing():
             self._file.sync()
         self._write_sidecar(Compaction(point=point, first=self.first, count=len(self._records)))
         dropped = min(len(self._records), point.index + 1 - self._first)
         with self._poison.writing():
-            if dropped > 0 or point.index + 1 < self._first:
+            if dropped > 0:
                 replace_file(self._files, self._path, self._kept(dropped))
+                shortened = self._files.open(self._path, write=True)
                 self._file.close()
-                self._file = self._files.open(self._path, write=True)
+                self._file = shortened
             self._remove_sidecar()
         self._forget(dropped, point)
 
     def close(self) -> None:
+        try:
+            if not self._poison.has_struck:  # a sync that has failed is never tried again
+                with self._poison.writing():
+                    self._sync_point.sync()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._file.close()
         self._sync_point.close()
 
@@ -206,12 +228,14 @@ class SingleLog:
 
     # Starting.
 
-    def _initialise(self) -> None:
+    def _initialise(self, snapshot: SnapshotPoint | None) -> None:
         """Make the file if it is missing, empty, or a header that a crash cut short (R1, R2)."""
         start = read_whole(self._files, self._path, size_max=LAYOUT.header_size)
-        initial = encode_header(LAYOUT) + END_MARKER
-        if start is None or (len(start) < LAYOUT.header_size and initial.startswith(start)):
-            replace_file(self._files, self._path, [encode_header(LAYOUT) + bytes(self._growth)])
+        header = encode_header(LAYOUT)
+        if start is None or (len(start) < len(header) and header.startswith(start)):
+            refuse_missing(self._path, self._sync_point.point.synced, _after(snapshot))
+            with self._poison.writing():
+                replace_file(self._files, self._path, [header + bytes(self._growth)])
 
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
         walked = walk_file(self._file, self._path, LAYOUT)
@@ -221,8 +245,7 @@ class SingleLog:
             old_first = sidecar.log_first(snapshot, len(walked.records)) if sidecar else None
         except BadData as error:
             raise error.located(str(self._path)) from None
-        after_snapshot = 0 if snapshot is None else snapshot.index + 1
-        self._first = after_snapshot if old_first is None else old_first
+        self._first = _after(snapshot) if old_first is None else old_first
         # While an unfinished compaction shows, the records were synced up to the last one.
         sure = max(self._first + walked.commit, self._sync_point.point.synced)
         cut = judge_tail(self._file, self._path, LAYOUT, walked, first=self._first, sure=sure)
@@ -267,3 +290,8 @@ class SingleLog:
     def _remove_sidecar(self) -> None:
         self._files.remove(self._sidecar_path)
         self._files.sync_directory(self._path.parent)
+
+
+def _after(snapshot: SnapshotPoint | None) -> int:
+    """Return the index behind the snapshot."""
+    return 0 if snapshot is None else snapshot.index + 1

@@ -10,6 +10,7 @@ from formats.taskflux.strategies import commands
 from formats.taskflux.vectors import COMMANDS, LOG_1, LOG_1A, ORDERS
 from hypothesis import given
 from hypothesis import strategies as st
+from support.report import report
 
 from penstock.errors import BadData, CorruptData
 from penstock.formats.taskflux.commands import (
@@ -142,5 +143,7 @@ INVISIBLE: list[Callable[[bytes], set[int]]] = [
 
 @pytest.mark.parametrize("which", range(len(COMMANDS)), ids=lambda i: type(COMMANDS[i][0]).__name__)
 def test_every_flip_is_noticed_but_in_letters_numbers_and_payload(which: int) -> None:
-    _, data = COMMANDS[which]
-    assert unnoticed(data, lambda raw: not is_command(raw)) == INVISIBLE[which](data)
+    command, data = COMMANDS[which]
+    found = unnoticed(data, lambda raw: not is_command(raw))
+    assert found == INVISIBLE[which](data)
+    report(f"command {command}: {len(found)} of {8 * len(data)} flips invisible")

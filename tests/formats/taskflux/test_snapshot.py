@@ -237,10 +237,10 @@ def test_a_name_with_a_forbidden_byte_is_corrupt(vector: SnapshotVector, name: b
         decoded(sealed(data, vector.layout), vector.layout)
 
 
-@each_vector
+@pytest.mark.parametrize(
+    "vector", [v for v in SNAPSHOTS if v.layout.is_counted], ids=lambda vector: vector.name
+)
 def test_another_number_of_queues_than_there_are_is_refused(vector: SnapshotVector) -> None:
-    if not vector.layout.is_counted:
-        pytest.skip("this layout has no count")
     at = vector.layout.state_offset
     for count in (-1, 0, 1, 3, INT32_MAX):
         data = sealed(overwritten(vector.data, at, pack(">i", count)), vector.layout)

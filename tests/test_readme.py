@@ -1,0 +1,60 @@
+"""Every shell and Python block of the README runs, in order, as a newcomer would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Return the README's blocks: language and text."""
+    return [(kind, text) for kind, text in BLOCK.findall((ROOT / "README.md").read_text())]
+
+
+def test_the_readme_has_only_blocks_that_can_be_run() -> None:
+    assert {kind for kind, _ in blocks()} == {"sh", "python"}
+    assert ("sh", "scripts/demo\n") in blocks()
+    assert ("sh", "scripts/test\n") in blocks()
+
+
+def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
+    # The blocks write files, so they run in a directory that looks like the project.
+    for entry in ROOT.iterdir():
+        if entry.name != "example":
+            (tmp_path / entry.name).symlink_to(entry)
+    environment = {
+        **os.environ,
+        # The suite must not run itself: its command runs for real, but only collects.
+        "PYTEST_ADDOPTS": "--collect-only --quiet -p no:cacheprovider",
+    }
+    for variable in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"):
+        environment.pop(variable, None)
+    for kind, text in blocks():
+        command = ["sh", "-eu", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or "/dev/null" in text or "--out" in text
+
+
+def test_every_command_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    from penstock.cli.main import app
+
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert f"penstock {command.callback.__name__} PATH" in text
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
