@@ -6,6 +6,7 @@ survives everything that keeps the ids.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -58,7 +59,11 @@ class QueueContents:
 
     def _index(self, task_id: int, key: int, payload: bytes) -> None:
         if self._by_value is not None:
-            self._by_value.setdefault((key, payload), deque()).append(task_id)
+            ids = self._by_value.setdefault((key, payload), deque())
+            if ids and task_id < ids[-1]:  # only a task that is restored is older than its equals
+                insort(ids, task_id)
+            else:
+                ids.append(task_id)
         if self._heap is not None:
             heappush(self._heap, (key, task_id))
 

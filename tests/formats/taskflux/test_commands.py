@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from formats.taskflux.damage import bits, cuts, name_bits, overwritten, unnoticed
-from formats.taskflux.strategies import commands
-from formats.taskflux.vectors import COMMANDS, LOG_1, LOG_1A, ORDERS
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report import report
 
 from penstock.errors import BadData, CorruptData
 from penstock.formats.taskflux.commands import (
@@ -35,6 +31,11 @@ from penstock.model import (
     Enqueue,
     QueueName,
 )
+from support.damage import bits, cuts, name_bits, overwritten, unnoticed
+from support.refusal import attempted
+from support.report import report
+from support.taskflux_strategies import commands
+from support.taskflux_vectors import COMMANDS, LOG_1, LOG_1A, ORDERS
 
 KINDS = (ENQUEUE, DEQUEUE, COUNT, CREATE, DELETE, LIST)
 each_vector = pytest.mark.parametrize(
@@ -114,17 +115,18 @@ def test_a_dequeue_can_be_taken_for_the_deletion_of_a_queue() -> None:
     """docs/formats/log.md, "1b or 1c": this one payload is whole in both meanings."""
     data = encode_command(Dequeue(queue=ORDERS))
     assert is_delta(data, Contents.DELTAS_BY_VALUE)
-    others = [encode_command(command) for command, _ in COMMANDS if command != Dequeue(queue=ORDERS)]
+    others = [
+        encode_command(command) for command, _ in COMMANDS if command != Dequeue(queue=ORDERS)
+    ]
     assert not any(is_delta(raw, Contents.DELTAS_BY_VALUE) for raw in others)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_make_a_command_fail_otherwise_than_by_bad_data(data: bytes) -> None:
     for kind in (b"", *(bytes((kind,)) for kind in KINDS)):
-        try:
-            command = decode_command(kind + data)
-        except BadData as error:
-            assert error.reason
+        command = attempted(decode_command, kind + data)
+        if isinstance(command, BadData):
+            assert command.reason
         else:
             assert encode_command(command) == kind + data
 
@@ -137,7 +139,7 @@ INVISIBLE: list[Callable[[bytes], set[int]]] = [
     lambda data: name_bits(data, 2, 8) | bits(8, 12),
     lambda data: name_bits(data, 2, 8) | bits(8, 12),
     lambda data: name_bits(data, 2, 8),
-    lambda data: set(),
+    lambda _: set(),
 ]
 
 

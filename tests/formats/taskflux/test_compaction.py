@@ -5,11 +5,8 @@ from __future__ import annotations
 from struct import pack
 
 import pytest
-from formats.taskflux.damage import cuts, overwritten, unnoticed
-from formats.taskflux.vectors import SIDECARS
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report import report
 
 from penstock.binary import checksum
 from penstock.errors import BadData, CorruptData, TruncatedData, UnknownFormat, UnsupportedVersion
@@ -21,6 +18,9 @@ from penstock.formats.taskflux.compaction import (
     encode_compaction,
 )
 from penstock.model import INT64_MAX, Index, SnapshotPoint, Term
+from support.damage import cuts, overwritten, unnoticed
+from support.report import report
+from support.taskflux_vectors import SIDECARS
 
 each_vector = pytest.mark.parametrize(
     ("name", "data", "compaction"), SIDECARS, ids=[name for name, _, _ in SIDECARS]
@@ -55,9 +55,7 @@ def is_read(data: bytes) -> bool:
 
 
 @each_vector
-def test_golden_sidecars_mean_what_they_did(
-    name: str, data: bytes, compaction: Compaction
-) -> None:
+def test_golden_sidecars_mean_what_they_did(name: str, data: bytes, compaction: Compaction) -> None:
     assert decode_compaction(data) == compaction
     assert decode_compaction(memoryview(data)) == compaction
     assert encode_compaction(compaction) == data
@@ -87,9 +85,7 @@ def test_every_flip_is_noticed(name: str, data: bytes, compaction: Compaction) -
 
 
 @each_vector
-def test_bytes_behind_a_sidecar_are_refused(
-    name: str, data: bytes, compaction: Compaction
-) -> None:
+def test_bytes_behind_a_sidecar_are_refused(name: str, data: bytes, compaction: Compaction) -> None:
     with pytest.raises(CorruptData):
         decode_compaction(data + b"\x00")
 

@@ -6,18 +6,6 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from formats.taskflux.damage import random_damage
-from formats.taskflux.reading import entries_of, exhausted, rows_of, scanned
-from formats.taskflux.strategies import Log, commands, delta_logs, payloads
-from formats.taskflux.vectors import (
-    COMMANDS,
-    DELTAS,
-    LOG_1,
-    LOG_2,
-    LOG_3,
-    LOGS,
-    LogVector,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +37,18 @@ from penstock.model import (
     RemoveEqualTask,
     RemoveTask,
     TaskId,
+)
+from support.damage import random_damage
+from support.log_reading import entries_of, exhausted, rows_of, scanned
+from support.taskflux_strategies import Log, commands, delta_logs, payloads
+from support.taskflux_vectors import (
+    COMMANDS,
+    DELTAS,
+    LOG_1,
+    LOG_2,
+    LOG_3,
+    LOGS,
+    LogVector,
 )
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -176,7 +176,7 @@ def test_columns_of_a_golden_log_are_known() -> None:
 
 @each_mode
 @pytest.mark.parametrize("layout", DELTA_LAYOUTS, ids=lambda layout: layout.variant)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_deltas_say_what_the_decoder_says(
     layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int
@@ -187,7 +187,7 @@ def test_columns_of_deltas_say_what_the_decoder_says(
 
 @each_mode
 @pytest.mark.parametrize("layout", COMMAND_LAYOUTS, ids=lambda layout: layout.variant)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_commands_say_what_the_decoder_says(
     layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int
@@ -251,7 +251,7 @@ def _seeded_payload(random: Random, layout: LogLayout) -> bytes:
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_of_bent_payloads_say_what_the_decoders_say(layout: LogLayout, seed: int) -> None:
     random = Random(seed)
-    records = [(1, _seeded_payload(random, layout)) for _ in range(3000)]
+    records = [(1, _seeded_payload(random, layout)) for _ in range(2000)]
     data = Log(layout=layout, commit=-1, records=records, tail=b"").data
     check(data, layout, batch_rows=1000, interpreted=False)
     few = Log(layout=layout, commit=-1, records=records[:500], tail=b"").data
@@ -277,9 +277,7 @@ def test_columns_of_a_damaged_log_say_what_the_decoders_say(layout: LogLayout, s
 
 @each_mode
 @pytest.mark.parametrize("layout", LogLayout, ids=lambda layout: layout.variant)
-def test_a_payload_cut_anywhere_is_bad_in_columns_too(
-    layout: LogLayout, interpreted: bool
-) -> None:
+def test_a_payload_cut_anywhere_is_bad_in_columns_too(layout: LogLayout, interpreted: bool) -> None:
     """An add cut 11 bytes behind its name once came out whole, with a payload of -1 bytes."""
     golden = [data for _, data in COMMANDS] + [data for _, data, _ in DELTAS]
     parts = [data[:size] for data in golden for size in range(1, len(data))]

@@ -6,7 +6,15 @@ docs/formats/log.md, "What the checksum does not cover", lists the reasons.
 from __future__ import annotations
 
 import pytest
-from formats.taskflux.damage import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import BadData, TruncatedData
+from penstock.formats.taskflux.commands import is_command
+from penstock.formats.taskflux.log import LogLayout, Status, decode_header, detect_layout
+from penstock.formats.taskflux.log_scan import Piece, scan
+from penstock.model import INT64_MAX
+from support.damage import (
     all_of,
     bits,
     cuts,
@@ -16,8 +24,9 @@ from formats.taskflux.damage import (
     turns_into,
     unnoticed,
 )
-from formats.taskflux.strategies import Log, logs
-from formats.taskflux.vectors import (
+from support.report import report
+from support.taskflux_strategies import Log, logs
+from support.taskflux_vectors import (
     LOG_1,
     LOG_1A,
     LOG_2,
@@ -26,15 +35,6 @@ from formats.taskflux.vectors import (
     LOGS,
     LogVector,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.report import report
-
-from penstock.errors import BadData, TruncatedData
-from penstock.formats.taskflux.commands import is_command
-from penstock.formats.taskflux.log import LogLayout, Status, decode_header, detect_layout
-from penstock.formats.taskflux.log_scan import Piece, scan
-from penstock.model import INT64_MAX
 
 each_vector = pytest.mark.parametrize("vector", LOGS, ids=lambda vector: vector.name)
 

@@ -7,10 +7,6 @@ from random import Random
 
 import numpy as np
 import pytest
-from formats.taskflux.damage import overwritten, random_damage, random_log
-from formats.taskflux.reading import exhausted, rows_of, scanned, scanned_in_columns
-from formats.taskflux.strategies import MARKED, logs
-from formats.taskflux.vectors import LOG_2, LOG_3, LOGS, LogVector
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +24,10 @@ from penstock.formats.taskflux.log_scan import (
     scan_columns,
     search,
 )
+from support.damage import overwritten, random_damage, random_log
+from support.log_reading import exhausted, rows_of, scanned, scanned_in_columns
+from support.taskflux_strategies import MARKED, logs
+from support.taskflux_vectors import LOG_2, LOG_3, LOGS, LogVector
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -140,6 +140,9 @@ def test_a_scan_of_a_damaged_log_yields_what_the_page_says(
     """docs/formats/log.md, "Scanning": the table of damage to the example, and more of its kind."""
     data = change(LOG_2)
     assert scanned(data, LogLayout.TWO) == (expected, len(data))
+    for interpreted in (False, True):
+        found = scanned_in_columns(data, LogLayout.TWO, interpreted=interpreted)
+        assert found == (expected, len(data))
 
 
 @each_marked
@@ -219,7 +222,7 @@ def test_pieces_cover_the_file_without_overlap(layout: LogLayout, seed: int) -> 
 
 
 @each_layout
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_scan_of_an_undamaged_log_yields_its_records(
     layout: LogLayout, data: st.DataObject

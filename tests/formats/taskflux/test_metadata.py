@@ -5,20 +5,8 @@ from __future__ import annotations
 from struct import pack
 
 import pytest
-from formats.taskflux.damage import (
-    bits,
-    cuts,
-    flipped,
-    number,
-    overwritten,
-    turns_into,
-    unnoticed,
-)
-from formats.taskflux.strategies import hard_states
-from formats.taskflux.vectors import METADATA, MetadataVector
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report import report
 
 from penstock.binary import checksum
 from penstock.errors import (
@@ -42,6 +30,19 @@ from penstock.formats.taskflux.metadata import (
     encode_metadata,
 )
 from penstock.model import INT32_MAX, INT64_MAX, HardState, NodeId, Term
+from support.damage import (
+    bits,
+    cuts,
+    flipped,
+    number,
+    overwritten,
+    turns_into,
+    unnoticed,
+)
+from support.refusal import attempted
+from support.report import report
+from support.taskflux_strategies import hard_states
+from support.taskflux_vectors import METADATA, MetadataVector
 
 each_vector = pytest.mark.parametrize("vector", METADATA, ids=lambda vector: vector.name)
 
@@ -109,9 +110,7 @@ def test_layouts_without_a_flag_hold_every_vote_but_for_node_0(
     layout: MetadataLayout, data: st.DataObject
 ) -> None:
     state = data.draw(hard_states(term_max=INT32_MAX, vote_min=1))
-    assert decode_metadata(written_by_others(state, layout)) == Metadata(
-        layout=layout, state=state
-    )
+    assert decode_metadata(written_by_others(state, layout)) == Metadata(layout=layout, state=state)
 
 
 def test_every_generation_has_one_layout_to_write() -> None:
@@ -309,9 +308,8 @@ def test_no_flip_changes_what_a_checked_file_says(state: HardState, data: st.Dat
 @given(st.binary(max_size=30))
 def test_no_bytes_make_metadata_fail_otherwise_than_by_bad_data(data: bytes) -> None:
     for marker in (b"", MARKER, MARKER_1, MARKER_1A):
-        try:
-            found = decode_metadata(marker + data)
-        except BadData as error:
-            assert error.offset is not None
+        found = attempted(decode_metadata, marker + data)
+        if isinstance(found, BadData):
+            assert found.offset is not None
         else:
             assert 1 <= found.state.term <= INT64_MAX

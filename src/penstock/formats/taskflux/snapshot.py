@@ -176,6 +176,7 @@ def _encode_state(
         yield _encode_head(head, layout.form)
         written = 0
         batch: list[bytes] = []
+        batch_size = 0
         pack = layout.form.task_header.pack
         for task_id, key, payload in tasks:
             if layout.form.has_ids:
@@ -183,10 +184,12 @@ def _encode_state(
             else:
                 batch.append(pack(key, len(payload)))
             batch.append(payload)
-            if len(batch) >= 2 * TASKS_PER_BATCH:
+            batch_size += len(payload)
+            if len(batch) >= 2 * TASKS_PER_BATCH or batch_size >= WINDOW:
                 written += len(batch) // 2
                 yield b"".join(batch)
                 batch.clear()
+                batch_size = 0
         written += len(batch) // 2
         yield b"".join(batch)
         assert written == head.count, "a queue's head promised another number of tasks"

@@ -36,9 +36,7 @@ def scanned(
 ) -> tuple[list[Row], int]:
     """Return what the plain scanner finds."""
     start = layout.header_size if start is None else start
-    pieces, position = exhausted(
-        scan(data, layout, start=start, stop=stop, term=term, size=size)
-    )
+    pieces, position = exhausted(scan(data, layout, start=start, stop=stop, term=term, size=size))
     return [tuple(map(int, piece)) for piece in pieces], position
 
 

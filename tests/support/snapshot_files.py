@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from formats.taskflux.strategies import Queues
-
 from penstock.errors import BadData
 from penstock.formats.taskflux.snapshot import (
     Batch,
+    Patch,
     ReadAt,
     SnapshotHeader,
     SnapshotLayout,
@@ -18,6 +17,7 @@ from penstock.formats.taskflux.snapshot import (
     encode_snapshot,
 )
 from penstock.model import QueueHead, SnapshotPoint
+from support.taskflux_strategies import Queues
 
 
 class Snapshot(NamedTuple):
@@ -37,16 +37,18 @@ def encoded(point: SnapshotPoint, queues: Queues, layout: SnapshotLayout) -> byt
     """Return the file that the encoder makes, patched as it asks."""
     pieces = encode_snapshot(point, len(queues), queues, layout)
     written: list[bytes] = []
+    patch: Patch | None = None
     while True:
         try:
             written.append(next(pieces))
         except StopIteration as done:
-            data = b"".join(written)
-            if done.value is None:
-                return data
-            offset, patch = done.value
-            assert data[offset : offset + 4] == bytes(4)
-            return data[:offset] + patch + data[offset + len(patch) :]
+            patch = done.value
+            break
+    data = b"".join(written)
+    if patch is None:
+        return data
+    assert data[patch.offset : patch.offset + 4] == bytes(4)
+    return data[: patch.offset] + patch.data + data[patch.offset + len(patch.data) :]
 
 
 def decoded(data: bytes, layout: SnapshotLayout | None = None) -> Snapshot:

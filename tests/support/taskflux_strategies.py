@@ -56,12 +56,12 @@ from penstock.model import (
 MARKED: Final = (LogLayout.TWO, LogLayout.THREE)
 
 keys = st.integers(INT64_MIN, INT64_MAX) | st.sampled_from([INT64_MIN, -1, 0, 1, INT64_MAX])
+_letters = st.characters(min_codepoint=33, max_codepoint=126)
 names = (
     st.sampled_from([DEFAULT_QUEUE, QueueName("q"), QueueName("~" * 255)])
-    | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=12).map(QueueName)
-    | st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=255, max_size=255).map(
-        QueueName
-    )
+    | st.text(_letters, max_size=8).map(QueueName)
+    # Letters of which each is drawn make long names too slow to draw.
+    | st.text(_letters, min_size=1, max_size=4).map(lambda text: QueueName((text * 255)[:255]))
 )
 task_ids = st.integers(0, UINT64_MAX).map(TaskId)
 
@@ -70,9 +70,7 @@ def _limits(highest: int = INT32_MAX) -> st.SearchStrategy[int | None]:
     return st.none() | st.integers(0, highest) | st.sampled_from([0, highest])
 
 
-key_ranges = st.tuples(keys, keys).map(
-    lambda ends: KeyRange(lowest=min(ends), highest=max(ends))
-)
+key_ranges = st.tuples(keys, keys).map(lambda ends: KeyRange(lowest=min(ends), highest=max(ends)))
 
 
 @st.composite
@@ -203,9 +201,7 @@ def _bent(parts: tuple[bytes, int, int]) -> bytes:
 # --- metadata and snapshots ----------------------------------------------------------------------
 
 
-def hard_states(
-    *, term_max: int = INT64_MAX, vote_min: int = 0
-) -> st.SearchStrategy[HardState]:
+def hard_states(*, term_max: int = INT64_MAX, vote_min: int = 0) -> st.SearchStrategy[HardState]:
     votes = st.none() | st.integers(vote_min, INT32_MAX).map(NodeId)
     terms = st.integers(1, term_max) | st.sampled_from([1, term_max])
     return st.builds(HardState, term=terms.map(Term), vote=votes)
@@ -227,14 +223,10 @@ def snapshots(draw: st.DrawFn, layout: SnapshotLayout) -> tuple[SnapshotPoint, Q
 
 
 @st.composite
-def _queue(
-    draw: st.DrawFn, name: QueueName, form: QueueForm
-) -> tuple[QueueHead, list[StoredTask]]:
+def _queue(draw: st.DrawFn, name: QueueName, form: QueueForm) -> tuple[QueueHead, list[StoredTask]]:
     found = draw(st.lists(st.tuples(keys, payloads()), max_size=4))
-    if form is QueueForm.LIMIT:
-        policy = Policy(size_max=draw(bare_limits))
-    else:
-        policy = draw(policies())
+    bare = bare_limits.map(lambda limit: Policy(size_max=limit))
+    policy = draw(bare if form is QueueForm.LIMIT else policies())
     if form.has_ids:
         ids = draw(
             st.lists(

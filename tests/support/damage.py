@@ -33,9 +33,7 @@ def unnoticed(data: bytes, notices: Callable[[bytes], bool]) -> set[int]:
     return {bit for bit in range(8 * len(data)) if not notices(flipped(data, bit))}
 
 
-def turns_into(
-    data: bytes, first: int, end: int, allowed: Callable[[bytes], bool]
-) -> set[int]:
+def turns_into(data: bytes, first: int, end: int, allowed: Callable[[bytes], bool]) -> set[int]:
     """Return the bits of the field ``first`` to ``end`` whose turn gives a value that is allowed."""
     return {bit for bit in bits(first, end) if allowed(flipped(data, bit)[first:end])}
 
@@ -84,7 +82,11 @@ def random_log(random: Random, layout: LogLayout, *, records: int) -> bytes:
     term = 1
     for _ in range(records):
         term = max(1, term + random.choice((0, 0, 0, 0, 1, 1, 2, -1)))
-        parts.append(encode_record(layout, term=term, payload=random_payload(random, layout)))
+        record = encode_record(layout, term=term, payload=random_payload(random, layout))
+        if random.random() < 0.05:  # a record whose checksum is right and whose term cannot be
+            at = layout.is_marked * 4
+            record = overwritten(record, at, random.choice((bytes(4), b"\xff" * 4)))
+        parts.append(record)
     tail = random.choice((0, 3, 4, 100)) if layout.is_marked else 0
     return b"".join(parts) + bytes(tail)
 

@@ -14,6 +14,7 @@ from penstock.formats.taskflux.metadata import MetadataLayout
 from penstock.formats.taskflux.snapshot import SnapshotLayout, StoredTask
 from penstock.model import (
     NO_LIMITS,
+    NOTHING,
     AddTask,
     Command,
     CountTasks,
@@ -25,6 +26,7 @@ from penstock.model import (
     Dequeue,
     Enqueue,
     HardState,
+    Implementation,
     Index,
     KeyRange,
     ListQueues,
@@ -101,6 +103,26 @@ DELTAS: Final[list[tuple[Delta, bytes, int]]] = [
         REMOVE_FIRST,
         _hex("52 06 6F 72 64 65 72 73 00 00 00 00 00 00 00 01"),
         0xF6AA1075,
+    ),
+    (
+        CreateQueue(
+            queue=QueueName("a"),
+            policy=Policy(
+                implementation=Implementation.ARRAY,
+                payload_size_max=1024,
+                keys=KeyRange(lowest=0, highest=9),
+            ),
+        ),
+        _hex(
+            "43 01 61 00 00 00 02 FF FF FF FF 00 00 04 00 01"
+            "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 09"
+        ),
+        0x6620419A,
+    ),
+    (
+        NOTHING,
+        _hex("44 11 21 70 65 6E 73 74 6F 63 6B 2E 6E 6F 74 68 69 6E 67"),
+        0x6797BA48,
     ),
 ]
 
@@ -188,12 +210,8 @@ class LogVector(NamedTuple):
 _COMMAND_PAYLOADS: Final = [COMMANDS[3][1], COMMANDS[0][1], COMMANDS[1][1]]
 
 LOGS: Final = [
-    LogVector(
-        "1", LogLayout.ONE_B, LOG_1, None, [8, 28, 58], [1, 2, 2], _COMMAND_PAYLOADS, b""
-    ),
-    LogVector(
-        "1a", LogLayout.ONE_A, LOG_1A, None, [8, 28, 58], [1, 2, 2], _COMMAND_PAYLOADS, b""
-    ),
+    LogVector("1", LogLayout.ONE_B, LOG_1, None, [8, 28, 58], [1, 2, 2], _COMMAND_PAYLOADS, b""),
+    LogVector("1a", LogLayout.ONE_A, LOG_1A, None, [8, 28, 58], [1, 2, 2], _COMMAND_PAYLOADS, b""),
     LogVector(
         "2",
         LogLayout.TWO,
@@ -391,9 +409,7 @@ SIDECARS: Final[list[tuple[str, bytes, Compaction]]] = [
             00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 04
             FF FF FF FF FF FF FF FF 17 AE 23 9C
         """),
-        Compaction(
-            point=SnapshotPoint(index=Index(9), term=Term(3)), first=Index(4), count=None
-        ),
+        Compaction(point=SnapshotPoint(index=Index(9), term=Term(3)), first=Index(4), count=None),
     ),
     (
         "while the log is shortened",
