@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 
@@ -258,3 +259,23 @@ def test_equal_values_are_equal_and_hash_alike() -> None:
     two = CreateQueue(queue=QueueName("q"), policy=Policy(size_max=3))
     assert one == two
     assert len({one, two}) == 1
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: model.AddTask(queue=QueueName("q"), key=2**63, payload=b""),
+        lambda: model.AddTask(queue=QueueName("q"), key=-(2**63) - 1, payload=b""),
+        lambda: model.RemoveEqualTask(queue=QueueName("q"), key=2**70, payload=b""),
+        lambda: model.Enqueue(queue=QueueName("q"), key=2**63, payload=b""),
+        lambda: model.RemoveTask(queue=QueueName("q"), id=model.TaskId(-1)),
+        lambda: model.RemoveTask(queue=QueueName("q"), id=model.TaskId(2**64)),
+        lambda: model.Task(id=model.TaskId(0), key=0, payload=b""),
+        lambda: model.Task(id=model.TaskId(1), key=2**63, payload=b""),
+        lambda: model.Entry(index=model.Index(-1), term=model.Term(1), payload=b""),
+        lambda: model.Entry(index=model.Index(0), term=model.Term(0), payload=b""),
+    ],
+)
+def test_a_change_that_no_file_could_hold_cannot_be_built(build: Callable[[], object]) -> None:
+    with pytest.raises(InvalidValue):
+        build()

@@ -31,6 +31,18 @@ QUEUE_NAME_SIZE_MAX: Final = 255
 _NAME_CHARACTERS: Final = frozenset(map(chr, range(33, 127)))
 
 
+def _check_key(key: int) -> None:
+    if not INT64_MIN <= key <= INT64_MAX:
+        raise InvalidValue(f"key {key} is beyond 64 bits")
+
+
+def _check_payload(payload: bytes) -> None:
+    if len(payload) > INT32_MAX:
+        raise InvalidValue(
+            f"a payload of {len(payload)} bytes is beyond the 2 GiB that a file can hold"
+        )
+
+
 class QueueName(str):
     """The name of a queue: 0 to 255 printable ASCII characters without space; "" is the default queue."""
 
@@ -104,6 +116,12 @@ class Task:
     key: int
     payload: bytes
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.id <= UINT64_MAX:
+            raise InvalidValue(f"task id {self.id} is below 1 or beyond 64 bits")
+        _check_key(self.key)
+        _check_payload(self.payload)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueHead:
@@ -153,6 +171,11 @@ class Entry:
     term: Term
     payload: bytes
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.index <= INT64_MAX or not 1 <= self.term <= INT64_MAX:
+            raise InvalidValue(f"an entry with index {self.index}, term {self.term} cannot be")
+        _check_payload(self.payload)
+
 
 # The changes that a log holds. Deltas are what generations 2 and 3 store: results, applied blindly.
 
@@ -174,6 +197,10 @@ class AddTask:
     key: int
     payload: bytes
 
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _check_payload(self.payload)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTask:
@@ -181,6 +208,10 @@ class RemoveTask:
 
     queue: QueueName
     id: TaskId
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.id <= UINT64_MAX:
+            raise InvalidValue(f"task id {self.id} is negative or beyond 64 bits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +221,10 @@ class RemoveEqualTask:
     queue: QueueName
     key: int
     payload: bytes
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _check_payload(self.payload)
 
 
 Delta = CreateQueue | DeleteQueue | AddTask | RemoveTask | RemoveEqualTask
@@ -207,6 +242,10 @@ class Enqueue:
     key: int
     payload: bytes
 
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _check_payload(self.payload)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dequeue:
@@ -222,6 +261,10 @@ class CountTasks:
 class CreateCommand:
     queue: QueueName
     size_max: int | None
+
+    def __post_init__(self) -> None:
+        if self.size_max is not None and not 1 <= self.size_max <= 2**32 - 1:
+            raise InvalidValue(f"generation 1 has no bytes for a size limit of {self.size_max}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadData, CorruptData
+from penstock.errors import BadData, CorruptData, InvalidValue
 from penstock.formats.taskflux.commands import (
     COUNT,
     CREATE,
@@ -76,9 +76,10 @@ def test_a_size_limit_of_0_means_none(raw: str, size_max: int | None) -> None:
     assert encode_command(command) == data
 
 
-def test_a_limit_that_the_bytes_would_turn_into_none_is_our_own_mistake() -> None:
-    with pytest.raises(AssertionError):
-        encode_command(CreateCommand(queue=ORDERS, size_max=0))
+@pytest.mark.parametrize("size_max", [0, -1, 2**32])
+def test_a_limit_that_has_no_bytes_cannot_be_asked_for(size_max: int) -> None:
+    with pytest.raises(InvalidValue):
+        CreateCommand(queue=ORDERS, size_max=size_max)
 
 
 @each_vector

@@ -37,10 +37,13 @@ def boundary_of(data: bytes, layout: LogLayout, at: int, lookback: int | None) -
     """Return where the range that begins at ``at`` begins to read, as a caller finds it."""
     header = layout.header_size
     if lookback is not None:
-        found = find_boundary(data, layout, at=at, low=max(header, at - lookback))
+        low = max(header, at - lookback)
+        found = find_boundary(data, layout, at=at, low=low)
+        assert find_boundary(data, layout, at=at, low=low, bulk=True) == found
         if found is not None:
             return found
     found = find_boundary(data, layout, at=at, low=header)
+    assert find_boundary(data, layout, at=at, low=header, bulk=True) == found
     assert found is not None
     return found
 

@@ -79,7 +79,6 @@ def encode_command(command: Command) -> bytes:
         case CountTasks():
             return bytes((COUNT,)) + encode_queue_name(command.queue)
         case CreateCommand():
-            assert command.size_max != 0, "generation 1 has no bytes for a queue that takes nothing"
             limit = UINT32.pack(command.size_max or 0)
             return bytes((CREATE,)) + encode_queue_name(command.queue) + limit
         case DeleteCommand():

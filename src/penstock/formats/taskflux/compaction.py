@@ -12,7 +12,13 @@ from struct import Struct
 from typing import Final
 
 from penstock.binary import Bytes, checksum, hexadecimal
-from penstock.errors import CorruptData, TruncatedData, UnknownFormat, UnsupportedVersion
+from penstock.errors import (
+    CorruptData,
+    InvalidValue,
+    TruncatedData,
+    UnknownFormat,
+    UnsupportedVersion,
+)
 from penstock.model import Index, SnapshotPoint, Term
 
 FILE_NAME: Final = "penstock.compaction"
@@ -34,6 +40,12 @@ class Compaction:
     point: SnapshotPoint
     first: Index
     count: int | None  # records in the log when its shortening began; None before
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.point.index + 1 or (
+            self.count is not None and self.count < 0
+        ):
+            raise InvalidValue(f"a log from {self.first} on with {self.count} records cannot be")
 
     def log_first(self, found: SnapshotPoint | None, count: int) -> Index | None:
         """Return the index of the log's first record, or ``None`` if the snapshot alone tells.
@@ -93,10 +105,11 @@ def decode_compaction(data: Bytes) -> Compaction:
         raise UnsupportedVersion(
             "unsupported sidecar version", offset=4, expected=str(VERSION), found=str(version)
         )
-    if index < 0 or term < 1 or not 0 <= first <= index + 1 or count < -1:
-        raise CorruptData("impossible values in the sidecar", offset=8)
-    return Compaction(
-        point=SnapshotPoint(index=Index(index), term=Term(term)),
-        first=Index(first),
-        count=None if count == -1 else count,
-    )
+    try:
+        return Compaction(
+            point=SnapshotPoint(index=Index(index), term=Term(term)),
+            first=Index(first),
+            count=None if count == -1 else count,
+        )
+    except InvalidValue as error:
+        raise CorruptData(str(error), offset=8) from None

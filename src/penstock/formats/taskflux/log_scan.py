@@ -15,7 +15,8 @@ Generation 1 has no markers: there the first bad record takes all that follows w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -193,7 +194,13 @@ class Boundary(NamedTuple):
 
 
 def find_boundary(
-    data: Bytes, layout: LogLayout, *, at: int, low: int, size: int | None = None
+    data: Bytes,
+    layout: LogLayout,
+    *,
+    at: int,
+    low: int,
+    size: int | None = None,
+    bulk: bool = False,
 ) -> Boundary | None:
     """Return the first boundary at or behind ``at`` that a scan of the whole file would also find.
 
@@ -201,24 +208,44 @@ def find_boundary(
     may be inside a record that began earlier. ``low`` is where the look back begins: the
     header's end, or any place at least twice as far before ``at`` as the largest record is long.
     Returns ``None`` if nothing between ``low`` and ``at`` proves a boundary: look back further.
+    ``bulk`` walks by the kernel, which pays from some thousand records on.
     """
     size = len(data) if size is None else size
     known: Boundary | None = Boundary(low, 0)
     if low != layout.header_size:
-        known = _find_run(data, layout, low, at, size)
+        known = _find_run(data, layout, low, at, size, bulk=bulk)
     if known is None or known.position >= at:
         return known
-    term = known.term
-    pieces = scan(data, layout, start=known.position, stop=at, term=term, size=size)
+    walked = _walk_to(data, layout, known, at, size, bulk=bulk)
+    return walked if walked.position >= min(at, size) else None
+
+
+def _walk_to(
+    data: Bytes, layout: LogLayout, start: Boundary, at: int, size: int, *, bulk: bool
+) -> Boundary:
+    """Scan from a true boundary up to ``at``; return where that ended, and the term before it."""
+    position, term = start
+    if not bulk:
+        pieces = scan(data, layout, start=position, stop=at, term=term, size=size)
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as done:
+                return Boundary(done.value, term)
+            term = piece.term if piece.term >= 1 else term
+    batches = scan_columns(data, layout, start=position, stop=at, term=term, size=size)
     while True:
         try:
-            piece = next(pieces)
+            batch = next(batches)
         except StopIteration as done:
-            return Boundary(done.value, term) if done.value >= min(at, size) else None
-        term = piece.term if piece.term >= 1 else term
+            return Boundary(done.value, term)
+        known = batch.term[batch.term >= 1]
+        term = int(known[-1]) if len(known) else term
 
 
-def _find_run(data: Bytes, layout: LogLayout, low: int, at: int, size: int) -> Boundary | None:
+def _find_run(
+    data: Bytes, layout: LogLayout, low: int, at: int, size: int, *, bulk: bool
+) -> Boundary | None:
     """Return the end of a run of records, without a gap, over half of the way from ``low`` to ``at``.
 
     Such a run is longer than any payload, so it ends at a true boundary. Fewer records prove nothing:
@@ -231,11 +258,31 @@ def _find_run(data: Bytes, layout: LogLayout, low: int, at: int, size: int) -> B
         start, is_found = search(data, layout, position, size)
         if not is_found or start >= at:
             return None
+        for terms, followers in _runs(data, layout, start, at, size, bulk=bulk):
+            first = bisect_right(followers, start + needed)
+            if first < len(followers):
+                return Boundary(int(followers[first]), int(terms[first]))
+            position = int(followers[-1])
+        position = max(position, start + 1)
+
+
+def _runs(
+    data: Bytes, layout: LogLayout, start: int, at: int, size: int, *, bulk: bool
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield terms and ends of the records that follow each other from ``start`` on, before ``at``."""
+    if not bulk:
         found = walk(data, layout, offset=start, end=min(at, len(data)), size=size)
-        for term, follower in zip(found.terms, [*found.offsets, found.position][1:], strict=True):
-            if follower - start > needed:
-                return Boundary(follower, term)
-        position = max(found.position, start + 1)
+        if found.offsets:
+            yield found.terms, [*found.offsets, found.position][1:]
+        return
+    for batch in scan_columns(data, layout, start=start, stop=at, size=size):
+        followers = batch.offset + batch.size
+        is_run = (batch.status == int(Status.OK)) & (followers <= at)
+        count = len(batch) if is_run.all() else int(is_run.argmin())
+        if count:
+            yield batch.term[:count], followers[:count]  # type: ignore[misc]
+        if count < len(batch):
+            return
 
 
 # --- in columns ----------------------------------------------------------------------------------
@@ -255,7 +302,7 @@ class PieceColumns:
         return len(self.offset)
 
 
-BATCH_ROWS: Final = 65_536
+BATCH_ROWS: Final = 16_384
 """Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
 
 

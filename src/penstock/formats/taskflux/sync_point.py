@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Final
 
 from penstock.binary import Bytes, checksum
+from penstock.errors import InvalidValue
 from penstock.model import NO_INDEX, Index
 
 FILE_NAME: Final = "penstock.synced"
@@ -31,6 +32,10 @@ class SyncPoint:
     sequence: int = 0  # grows with every write; the two slots take turns
     synced: Index = NO_INDEX
     committed: Index = NO_INDEX
+
+    def __post_init__(self) -> None:
+        if self.sequence < 0 or min(self.synced, self.committed) < NO_INDEX:
+            raise InvalidValue(f"a sync point at {self.synced} and {self.committed} cannot be")
 
 
 def encode_sync_point(point: SyncPoint) -> tuple[int, bytes]:
@@ -52,6 +57,9 @@ def _decode_slot(slot: Bytes) -> SyncPoint | None:
     if bytes(slot[:4]) != MARKER or checksum(fields).to_bytes(4, "big") != stored:
         return None
     version, sequence, synced, committed = _FIELDS.unpack(fields)
-    if version != VERSION or sequence < 0 or synced < -1 or committed < -1:
+    if version != VERSION:
         return None
-    return SyncPoint(sequence=sequence, synced=Index(synced), committed=Index(committed))
+    try:
+        return SyncPoint(sequence=sequence, synced=Index(synced), committed=Index(committed))
+    except InvalidValue:
+        return None
