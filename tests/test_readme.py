@@ -24,6 +24,8 @@ def test_the_readme_has_only_blocks_that_can_be_run() -> None:
 
 
 def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
+    # Brought up to date here, so that no block below reinstalls the package from elsewhere.
+    subprocess.run([ROOT / "scripts" / "setup"], check=True)
     # The blocks write files, so they run in a directory that looks like the project.
     for entry in ROOT.iterdir():
         if entry.name != "example":

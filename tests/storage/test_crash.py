@@ -232,7 +232,7 @@ def check(work: Workload, crash: CrashState) -> MemoryFiles:
     log = node.log
     covered = -1 if point is None else point.index
     assert log.first <= covered + 1
-    for index, entry in promise.must.items():
+    for index in promise.must:
         if index > covered:
             assert log.first <= index < log.end, f"entry {index} was synced and is gone"
     for index, entry in _entries(node):

@@ -16,7 +16,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import MARKER, LogLayout, detect_layout, parse_segment_name
 from penstock.formats.taskflux.snapshot import Patch
 from penstock.model import SnapshotPoint
-from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole
+from penstock.storage.files import TEMPORARY_SUFFIX, Files, Poison, read_whole
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.recovery import Cut
@@ -121,11 +121,16 @@ def _locate_consensus(files: Files, home: Path) -> Layout | None:
                 metadata=home / "raft.metadata",
                 snapshot=home / "raft.snapshot",
             )
+    generation = _generation_beside_log(files, home)
+    return None if generation is None else layout_in(home, generation)
+
+
+def _generation_beside_log(files: Files, home: Path) -> Generation | None:
+    """Return the generation of metadata or snapshot, or ``None`` if neither is there."""
     for name in ("raft.metadata", "raft.snapshot"):
-        start = read_whole(files, home / name, size_max=4) if files.exists(home / name) else None
+        start = read_whole(files, home / name, size_max=4)
         if start:
-            is_old = start[:1] == b"\x2f"
-            return layout_in(home, Generation.ONE if is_old else Generation.TWO)
+            return Generation.ONE if start[:1] == b"\x2f" else Generation.TWO
     return None
 
 
@@ -144,7 +149,10 @@ def _generation_of_log(files: Files, path: Path) -> Generation:
     """Return the generation of a single-file log; its name has decided between 2 and 3."""
     start = read_whole(files, path, size_max=16) or b""
     if not start:
-        return Generation.TWO if path.name == "log.raft" else Generation.ONE
+        # Generation 2 used both names for a while; an empty log is of the kind of its neighbours.
+        if path.name == "log.raft":
+            return Generation.TWO
+        return _generation_beside_log(files, path.parent) or Generation.ONE
     if MARKER.startswith(start[:4]):
         return Generation.TWO
     try:
@@ -186,9 +194,12 @@ class NodeDirectory:
 
     def _open(self, limits: LogLimits) -> None:
         layout, files = self.layout, self._files
-        for directory in {layout.home, layout.companions}:
-            files.make_directory(directory)
-        self._remove_temporary_files()
+        with Poison(str(layout.home)).writing():
+            for directory in dict.fromkeys((layout.home, layout.companions)):
+                files.make_directory(directory)
+                self._remove_temporary_files(directory)
+                # A process that was killed may have left names that only the system's cache knows.
+                files.sync_directory(directory)
         self.snapshot = SnapshotStore(files, layout.snapshot)
         self.metadata = MetadataStore(files, layout.metadata, layout.generation)
         self.log: SingleLog | SegmentedLog
@@ -213,12 +224,14 @@ class NodeDirectory:
         self.snapshot.reload()
 
     def close(self) -> None:
-        self.log.close()
-        self._lock.release()
+        """Let the files and the lock go. Raises ``StorageFailed``, but not for a failure told before."""
+        try:
+            self.log.close()
+        finally:
+            self._lock.release()
 
-    def _remove_temporary_files(self) -> None:
+    def _remove_temporary_files(self, directory: Path) -> None:
         """Remove what a crash left half-written (R11); nothing refers to it."""
-        for directory in {self.layout.home, self.layout.companions}:
-            for name in self._files.names(directory):
-                if name.endswith(TEMPORARY_SUFFIX):
-                    self._files.remove(directory / name)
+        for name in self._files.names(directory):
+            if name.endswith(TEMPORARY_SUFFIX):
+                self._files.remove(directory / name)

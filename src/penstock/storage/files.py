@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,13 +271,18 @@ class OsFiles:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a file that is no symbolic link, where the flags forbid one. Raises ``PathRefused``.
+    """Open a regular file; no symbolic link, where the flags forbid one. Raises ``PathRefused``.
 
-    A link in place of a data file would let somebody else choose what we overwrite.
+    A link in place of a data file would let somebody else choose what we overwrite. A pipe would let us
+    wait for somebody to write to it, were it not for O_NONBLOCK.
     """
     try:
-        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise PathRefused(f"{path}: is a symbolic link; put the file itself there") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PathRefused(f"{path}: is not a file; put the file itself there")
+    return descriptor

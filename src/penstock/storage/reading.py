@@ -84,11 +84,14 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
 
 
 def scan_file(
-    file: File, layout: LogLayout, *, start: int, size: int
+    file: File, layout: LogLayout, *, start: int, size: int, term: int = 0
 ) -> Iterator[tuple[Piece, bytes]]:
-    """Yield every record and gap from ``start`` on, with the bytes of its payload (none for a gap)."""
+    """Yield every record and gap from ``start`` on, with the bytes of its payload (none for a gap).
+
+    ``term`` is that of the entry before ``start``.
+    """
     header_size = layout.record_header.size
-    base, term, window = start, 0, WINDOW
+    base, window = start, WINDOW
     while base < size:
         data = file.read(base, min(window, size - base))
         pieces = scan(data, layout, start=0, term=term, size=size - base)

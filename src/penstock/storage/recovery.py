@@ -66,6 +66,16 @@ def judge_tail(
     return Cut(path=path, offset=position, size=stop - position, reason=reason)
 
 
+def erase(file: File, cut: Cut) -> None:
+    """Make a torn tail zero and return when it is; what is zero stays untouched, so holes stay holes."""
+    for offset, data in read_data(file, cut.offset, cut.offset + cut.size):
+        rest = data.lstrip(b"\x00")
+        if rest:
+            start = offset + len(data) - len(rest)
+            file.write(start, [bytes(len(rest.rstrip(b"\x00")))])
+    file.sync()
+
+
 def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:
     return CorruptData(
         f"{what}; {_ADVICE}",

@@ -8,6 +8,7 @@ sync point beside them as a floor, and otherwise learned again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,11 @@ from penstock.storage.log import (
     LogLimits,
     SyncPointFile,
     refuse_index,
+    refuse_missing,
 )
 from penstock.storage.reading import Walked, walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, judge_tail
+from penstock.storage.recovery import Cut, erase, judge_tail
 
 LAYOUT: Final = LogLayout.THREE
 
@@ -69,12 +71,18 @@ class SegmentedLog:
         self._directory = directory
         self._limits = limits
         self._poison = Poison(str(directory))
+        self._segments: list[_Segment] = []
+        self._committed = -1
         with self._poison.writing():
             files.make_directory(directory)
             self._sync_point = SyncPointFile(files, directory)
-        self._segments: list[_Segment] = []
-        self._committed = -1
-        self._recover(snapshot)
+        try:
+            self._recover(snapshot)
+            # A process that was killed may have left records that only the cache of the system holds.
+            self.sync()
+        except BaseException:
+            self._let_go()
+            raise
 
     @property
     def first(self) -> Index:
@@ -106,6 +114,7 @@ class SegmentedLog:
             self._sync_point.advance(synced=self.end - 1, committed=self._committed)
 
     def truncate(self, index: Index) -> None:
+        self._poison.check()
         assert self._committed < index, "a committed entry never goes away"
         if index >= self.end:
             return
@@ -124,10 +133,12 @@ class SegmentedLog:
             segment.records.cut(number)
 
     def set_committed(self, index: Index) -> None:
+        self._poison.check()
         assert self._committed <= index < self.end, "the commit index grows within the log"
         self._committed = index
 
     def term(self, index: Index) -> Term:
+        self._poison.check()
         refuse_index(index, self.first, self.end)
         segment = self._segment_of(index)
         return Term(segment.records.term(index - segment.first))
@@ -158,9 +169,17 @@ class SegmentedLog:
             )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
-        """Segments name their indexes, so nothing has to be prepared."""
+        """Segments name their indexes; only a snapshot ahead of the log has to be prepared for."""
+        self._poison.check()
+        assert self.first <= point.index + 1, "snapshots never go back"
+        if point.index >= self.end:
+            # The whole log will go, and what vouches for it goes first: a snapshot ahead of a log that
+            # is vouched for is damage to the next start, because its index has no checksum.
+            with self._poison.writing():
+                self._sync_point.retreat(synced=-1)
 
     def drop_prefix(self, point: SnapshotPoint) -> None:
+        assert self.first <= point.index + 1, "snapshots never go back"
         with self._poison.writing():
             if point.index >= self.end:
                 self._start_anew(point.index + 1)
@@ -169,6 +188,14 @@ class SegmentedLog:
         self._committed = max(self._committed, point.index)
 
     def close(self) -> None:
+        try:
+            if not self._poison.has_struck:  # a sync that has failed is never tried again
+                with self._poison.writing():
+                    self._sync_point.sync()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         for segment in self._segments:
             segment.file.close()
         self._sync_point.close()
@@ -224,63 +251,79 @@ class SegmentedLog:
     # Starting.
 
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
+        """Judge the whole chain, and only then change it: a refusal leaves everything as it was."""
         after = 0 if snapshot is None else snapshot.index + 1
         firsts = sorted(
             first
             for name in self._files.names(self._directory)
             if (first := parse_segment_name(name)) is not None
         )
-        with self._poison.writing():
-            # Segments that the snapshot covers wholly are what a compaction left to remove.
-            while len(firsts) > 1 and firsts[1] <= after:
-                self._files.remove(self._directory / segment_name(firsts.pop(0)))
-                self._files.sync_directory(self._directory)
-            if not firsts:
-                self._begin(after)
-        for number, first in enumerate(firsts):
-            self._open(first, firsts[number + 1] if number + 1 < len(firsts) else None)
-        self._refuse_gap(snapshot, after)
-        self._committed = max(after, self.first) - 1
-        if self.end < after:
+        # Segments that the snapshot covers wholly are what a compaction left to remove.
+        covered = [first for first, following in pairwise(firsts) if following <= after]
+        kept = firsts[len(covered) :]
+        if not kept:
+            refuse_missing(self._directory, self._sync_point.point.synced, after)
             with self._poison.writing():
-                self._start_anew(after)
+                self._begin(after)
+        else:
+            for first, following in pairwise(kept):
+                self._open_sealed(first, following)
+            cut = self._open_newest(kept[-1])
+            self._refuse_gap(snapshot, after)
+            self._refuse_leap(firsts[0], after)
+            with self._poison.writing():
+                self._mend(covered, cut, after)
+        self._committed = max(after, self.first) - 1
 
-    def _open(self, first: int, following: int | None) -> None:
+    def _mend(self, covered: list[int], cut: Cut | None, after: int) -> None:
+        for first in covered:
+            self._files.remove(self._directory / segment_name(first))
+            self._files.sync_directory(self._directory)
+        if cut is not None:
+            erase(self._segments[-1].file, cut)
+            self.cuts.append(cut)
+        if self.end < after:
+            self._start_anew(after)
+
+    def _open(self, first: int) -> tuple[_Segment, Walked]:
         path = self._directory / segment_name(first)
-        if following is None:
-            self._initialise(path)
         file = self._files.open(path, write=True)
-        walked = walk_file(file, path, LAYOUT)
+        try:
+            walked = walk_file(file, path, LAYOUT)
+        except BaseException:
+            file.close()
+            raise
         segment = _Segment(path, first, file, walked.records)
         self._segments.append(segment)
-        if following is None:
-            self._mend_tail(segment, walked)
-        elif walked.stop is not None or segment.end != following:
+        return segment, walked
+
+    def _open_sealed(self, first: int, following: int) -> None:
+        segment, walked = self._open(first)
+        if walked.stop is not None or segment.end != following:
             raise CorruptData(
-                f"a sealed segment is not whole; nothing was changed: restore {path.name}, or salvage with"
-                " 'penstock repair'",
-                path=str(path),
+                f"a sealed segment is not whole; nothing was changed: restore {segment.path.name}, or"
+                " salvage with 'penstock repair'",
+                path=str(segment.path),
                 offset=walked.records.end,
                 expected=f"entries {first} to {following - 1}",
                 found=f"entries up to {segment.end - 1}",
             )
 
-    def _initialise(self, path: Path) -> None:
+    def _open_newest(self, first: int) -> Cut | None:
+        self._initialise(first)
+        segment, walked = self._open(first)
+        sure = max(self._sync_point.point.synced, self._sync_point.point.committed)
+        return judge_tail(segment.file, segment.path, LAYOUT, walked, first=first, sure=sure)
+
+    def _initialise(self, first: int) -> None:
         """Make the newest segment's header anew if a crash cut it short (R2)."""
+        path = self._directory / segment_name(first)
         start = read_whole(self._files, path, size_max=LAYOUT.header_size)
         assert start is not None
         if len(start) < LAYOUT.header_size and encode_header(LAYOUT).startswith(start):
+            refuse_missing(path, self._sync_point.point.synced, first)
             with self._poison.writing():
                 replace_file(self._files, path, _fresh(self._limits.soft))
-
-    def _mend_tail(self, segment: _Segment, walked: Walked) -> None:
-        sure = max(self._sync_point.point.synced, self._sync_point.point.committed)
-        cut = judge_tail(segment.file, segment.path, LAYOUT, walked, first=segment.first, sure=sure)
-        if cut is not None:
-            with self._poison.writing():
-                segment.file.write(cut.offset, [bytes(cut.size)])
-                segment.file.sync()
-            self.cuts.append(cut)
 
     def _refuse_gap(self, snapshot: SnapshotPoint | None, after: int) -> None:
         segment = self._segments[0]
@@ -293,14 +336,32 @@ class SegmentedLog:
                 found=f"{self.first}",
             )
         if snapshot is not None and self.first <= snapshot.index < self.end:
-            term = self.term(snapshot.index)
+            term, segment = self.term(snapshot.index), self._segment_of(snapshot.index)
             if term != snapshot.term:
                 raise CorruptData(
                     f"snapshot and log disagree on the term of entry {snapshot.index}",
-                    path=str(self._segment_of(snapshot.index).path),
+                    path=str(segment.path),
+                    offset=segment.records.offsets[snapshot.index - segment.first],
                     expected=str(snapshot.term),
                     found=str(term),
                 )
+
+    def _refuse_leap(self, oldest: int, after: int) -> None:
+        """Refuse a snapshot ahead of a log that is still vouched for: the log would go, all of it.
+
+        Such a snapshot comes from another node, and ``begin_compaction`` withdraws the sync point before
+        it is in place.
+        """
+        synced = self._sync_point.point.synced
+        if self.end < after and oldest <= synced:
+            raise CorruptData(
+                "the snapshot is ahead of a log that was in use, so its index cannot be true; nothing was"
+                " changed: restore the snapshot, or salvage with 'penstock repair'",
+                path=str(self._segments[-1].path),
+                offset=self._segments[-1].records.end,
+                expected=f"a snapshot of entry {self.end - 1} or before",
+                found=f"one of entry {after - 1}",
+            )
 
 
 def _fresh(size: int) -> list[bytes]:

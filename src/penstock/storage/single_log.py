@@ -40,7 +40,7 @@ from penstock.storage.log import (
 )
 from penstock.storage.reading import walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, judge_tail
+from penstock.storage.recovery import Cut, erase, judge_tail
 
 COPY_WINDOW: Final = 2**20
 LAYOUT: Final = LogLayout.TWO
@@ -112,6 +112,7 @@ class SingleLog:
             self._sync_point.advance(synced=self.end - 1, committed=self.committed)
 
     def truncate(self, index: Index) -> None:
+        self._poison.check()
         assert self.committed < index, "a committed entry never goes away"
         number = max(0, index - self._first)
         if number >= len(self._records):
@@ -119,7 +120,8 @@ class SingleLog:
         start, stop = self._records.offsets[number], self._records.end
         with self._poison.writing():
             self._sync_point.retreat(synced=index - 1)
-            self._erase(start, stop)
+            self._file.write(start, [bytes(stop - start)])
+            self._file.sync()
         self._records.cut(number)
 
     def set_committed(self, index: Index) -> None:
@@ -130,6 +132,7 @@ class SingleLog:
         self._commit = commit
 
     def term(self, index: Index) -> Term:
+        self._poison.check()
         refuse_index(index, self.first, self.end)
         return Term(self._records.term(index - self._first))
 
@@ -187,7 +190,7 @@ class SingleLog:
         self._file.close()
         self._sync_point.close()
 
-    # Growing, erasing, copying.
+    # Growing, copying.
 
     def _reserve(self, end: int) -> None:
         """Make the file long enough for records up to ``end`` and the end mark behind them."""
@@ -197,10 +200,6 @@ class SingleLog:
             self._file.write(self._size, [bytes(size - self._size)])
             self._file.sync()
             self._size = size
-
-    def _erase(self, start: int, stop: int) -> None:
-        self._file.write(start, [bytes(stop - start)])
-        self._file.sync()
 
     def _kept(self, dropped: int) -> Iterator[Bytes]:
         """Yield the log's bytes without its first ``dropped`` records."""
@@ -260,7 +259,7 @@ class SingleLog:
         self._records, self._commit = walked.records, walked.commit
         with self._poison.writing():
             if cut is not None:
-                self._erase(cut.offset, cut.offset + cut.size)
+                erase(self._file, cut)
                 self.cuts.append(cut)
             if sidecar is not None and old_first is None:
                 self._remove_sidecar()

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from penstock.binary import Bytes
-from penstock.errors import BadData
+from penstock.binary import CHECKSUM_START, INT32, Bytes, checksum
+from penstock.errors import BadData, CorruptData, StorageFailed
 from penstock.formats.taskflux.snapshot import (
     Patch,
     SnapshotHeader,
@@ -21,6 +21,11 @@ from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison
 WRITE_SIZE: Final = 2**20
 """Small pieces are gathered up to this before they are written."""
 
+READ_SIZE: Final = 2**20
+"""How much is read at a time to check a file."""
+
+_CHECKSUM_SIZE: Final = 4
+
 
 class SnapshotWriter:
     """A snapshot on its way to the disk; ``install`` puts it in place, ``abandon`` throws it away."""
@@ -33,6 +38,7 @@ class SnapshotWriter:
         self._held: list[Bytes] = []
         self._held_size = 0
         self._offset = 0
+        self._is_open = True
         with poison.writing():
             self._file = files.open(self._sibling, write=True, create=True)
             self._file.truncate(0)
@@ -51,7 +57,7 @@ class SnapshotWriter:
             if patch is not None:
                 self._file.write(patch.offset, [patch.data])
             self._file.sync()
-            self._file.close()
+        self._close()
 
     def install(self) -> None:
         """Put the finished file in place of the old one, durably."""
@@ -60,10 +66,15 @@ class SnapshotWriter:
             self._files.sync_directory(self._path.parent)
 
     def abandon(self) -> None:
-        """Throw the unfinished file away."""
+        """Throw the file away, finished or not."""
+        self._close()
         with self._poison.writing():
-            self._file.close()
             self._files.remove(self._sibling)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._file.close()
 
     def _flush(self) -> None:
         with self._poison.writing():
@@ -78,12 +89,18 @@ class SnapshotStore:
     """Keeps the newest snapshot of a node."""
 
     def __init__(self, files: Files, path: Path) -> None:
-        """Read the header, if there is a snapshot. Raises ``BadData``; the body is checked when read."""
+        """Read the header, if there is a snapshot. Raises ``BadData``, also if the checksum is wrong (R10).
+
+        Recovery removes what a snapshot covers, so the snapshot must be whole before anything happens.
+        What its queues say is checked when they are read.
+        """
         self._files = files
         self._path = path
         self._poison = Poison(str(path))
         self._header: SnapshotHeader | None = None
         self.reload()
+        if self._header is not None:
+            self._verify(self._header.layout)
 
     @property
     def header(self) -> SnapshotHeader | None:
@@ -108,6 +125,18 @@ class SnapshotStore:
         finally:
             file.close()
 
+    def _verify(self, layout: SnapshotLayout) -> None:
+        file = self.open()
+        try:
+            if layout.has_length:
+                refuse_bad_length(file, layout)
+            if layout.is_checked:
+                refuse_bad_checksum(file, layout)
+        except BadData as error:
+            raise error.located(str(self._path)) from None
+        finally:
+            file.close()
+
     def open(self) -> File:
         """Open the snapshot for reading as a stream; close it afterwards."""
         return self._files.open(self._path, write=False)
@@ -119,14 +148,51 @@ class SnapshotStore:
     def write(self, pieces: Generator[bytes, None, Patch | None]) -> SnapshotWriter:
         """Write a whole snapshot from its encoder; it is on the disk, not yet in place."""
         writer = self.writer()
-        while True:
-            try:
-                writer.write(next(pieces))
-            except StopIteration as done:
-                writer.finish(done.value)
-                return writer
+        try:
+            while True:
+                try:
+                    writer.write(next(pieces))
+                except StopIteration as done:
+                    writer.finish(done.value)
+                    return writer
+        except StorageFailed:
+            raise
+        except BaseException:
+            writer.abandon()
+            raise
 
 
 def layout_of(file: File) -> SnapshotLayout:
     """Return the layout of an open snapshot file. Raises ``BadData``."""
     return detect_layout(file.read, file.size())
+
+
+def refuse_bad_length(file: File, layout: SnapshotLayout) -> None:
+    """Raise ``CorruptData`` unless the state is as long as the header says."""
+    offset = layout.state_offset - INT32.size
+    stored = int.from_bytes(file.read(offset, INT32.size), "big", signed=True)
+    actual = file.size() - layout.state_offset - _CHECKSUM_SIZE
+    if stored != actual:
+        raise CorruptData(
+            "the state's length does not fit the file",
+            offset=offset,
+            expected=str(actual),
+            found=str(stored),
+        )
+
+
+def refuse_bad_checksum(file: File, layout: SnapshotLayout) -> None:
+    """Raise ``CorruptData`` unless the bytes match the checksum at their end; they pass as a stream."""
+    register, offset = CHECKSUM_START, layout.covered_offset
+    end = file.size() - _CHECKSUM_SIZE
+    while offset < end and (piece := file.read(offset, min(READ_SIZE, end - offset))):
+        register = checksum(piece, register)
+        offset += len(piece)
+    stored = file.read(end, _CHECKSUM_SIZE) if end >= layout.state_offset else b""
+    if stored != register.to_bytes(_CHECKSUM_SIZE, "big"):
+        raise CorruptData(
+            "snapshot checksum does not match",
+            offset=max(0, end),
+            expected=f"{register:08X}",
+            found=stored.hex().upper() or "the end of the file",
+        )

@@ -2,8 +2,9 @@
 
 ``MemoryFiles`` implements ``storage.files.Files``. What was written is visible at once; what
 survives a crash is only what was synced, plus any part of the rest: sectors of unsynced writes are kept or
-lost one by one, unsynced creations, renames and removals likewise. ``crash_states`` enumerates such
-states for every prefix of the recorded operations.
+lost one by one, or kept as an earlier unsynced write left them, because the system writes back when it
+likes; unsynced creations, renames and removals likewise. ``crash_states`` enumerates such states for
+every prefix of the recorded operations.
 """
 
 from __future__ import annotations
@@ -44,13 +45,19 @@ class _Inode:
     written: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
     dirty: set[int] = field(default_factory=set)  # sectors written since the last sync
+    # What dirty sectors held before they were written again, oldest first.
+    older: dict[int, list[bytes]] = field(default_factory=dict)
 
     def write(self, offset: int, data: bytes) -> None:
         end = offset + len(data)
+        sectors = range(offset // SECTOR, -(-end // SECTOR))
+        for sector in self.dirty.intersection(sectors):
+            before = bytes(self.written[sector * SECTOR : (sector + 1) * SECTOR])
+            self.older.setdefault(sector, []).append(before)
         if end > len(self.written):
             self.written.extend(bytes(end - len(self.written)))
         self.written[offset:end] = data
-        self.dirty.update(range(offset // SECTOR, -(-end // SECTOR)))
+        self.dirty.update(sectors)
 
     def truncate(self, size: int) -> None:
         sectors = range(min(size, len(self.written)) // SECTOR, -(-max(size, 1) // SECTOR))
@@ -63,21 +70,34 @@ class _Inode:
     def sync(self) -> None:
         self.synced = bytearray(self.written)
         self.dirty.clear()
+        self.older.clear()
 
     @property
     def is_dirty(self) -> bool:
         return bool(self.dirty) or len(self.written) != len(self.synced)
 
-    def after_crash(self, keep: Callable[[int], bool], *, keep_size: bool) -> bytes:
-        """Return the contents with those dirty sectors that ``keep`` chooses."""
+    def after_crash(self, keep: Callable[[int], int | None], *, keep_size: bool) -> bytes:
+        """Return the contents with those dirty sectors that ``keep`` chooses.
+
+        ``keep`` says how many writes ago a sector was written back, 0 for the last; ``None`` for never.
+        """
         size = len(self.written) if keep_size else min(len(self.synced), len(self.written))
         data = bytearray(self.synced[:size])
         data.extend(bytes(size - len(data)))
         for sector in self.dirty:
             start, end = sector * SECTOR, min((sector + 1) * SECTOR, size)
-            if start < end and keep(sector):
-                data[start:end] = self.written[start:end]
+            age = keep(sector) if start < end else None
+            if age is not None:
+                data[start:end] = self._version(sector, age)[: end - start].ljust(
+                    end - start, b"\0"
+                )
         return bytes(data)
+
+    def _version(self, sector: int, age: int) -> bytes:
+        versions = self.older.get(sector, [])
+        if age and versions:
+            return versions[-min(age, len(versions))]
+        return bytes(self.written[sector * SECTOR : (sector + 1) * SECTOR])
 
 
 class _State:
@@ -119,7 +139,7 @@ class _State:
     def image(
         self,
         *,
-        keep: Callable[[int, int], bool],
+        keep: Callable[[int, int], int | None],
         keep_size: Callable[[int], bool],
         keep_change: Callable[[int], bool],
     ) -> Image:
@@ -197,11 +217,16 @@ class MemoryFiles:
         self._directories.update((str(path), *map(str, path.parents)))
 
     def rename(self, source: Path, target: Path) -> None:
-        number = self._state.entries[str(source)]
+        number = self._number(source)
         self.do(Operation("rename", str(source), target=str(target), file=number))
 
     def remove(self, path: Path) -> None:
-        self.do(Operation("remove", str(path), file=self._state.entries[str(path)]))
+        self.do(Operation("remove", str(path), file=self._number(path)))
+
+    def _number(self, path: Path) -> int:
+        if str(path) not in self._state.entries:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return self._state.entries[str(path)]
 
     def sync_directory(self, path: Path) -> None:
         self.do(Operation("sync_directory", str(path)))
@@ -226,6 +251,18 @@ class MemoryFiles:
 
     def slice(self, number: int, offset: int, size: int) -> bytes:
         return bytes(self._state.inodes[number].written[offset : offset + size])
+
+    def after(self, count: int) -> MemoryFiles:
+        """Return the disk after the first ``count`` operations, as a process killed then leaves it.
+
+        The next process sees all that was written, but no more of it is durable than was before.
+        """
+        files = MemoryFiles(self._start)
+        for operation in self.operations[:count]:
+            files.do(operation)
+        files._next_file = self._next_file
+        files._directories = set(self._directories)
+        return files
 
     def start_image(self) -> Image:
         """Return the files that this disk began with."""
@@ -289,8 +326,8 @@ def crash_states(
     """Yield what a power cut may leave after every prefix of the recorded operations.
 
     Where nothing is pending there is one state. Else: all of it kept, all lost, data without
-    directory changes and the reverse, sizes without data, every other sector, the first or the last
-    sectors only, and some chosen at random. Every unsynced write also arises as a prefix of its own,
+    directory changes and the reverse, sizes without data, every sector as it was before it was last
+    written, every other sector, the first or the last sectors only, and some chosen at random. Every unsynced write also arises as a prefix of its own,
     because each operation begins a new set of states. Equal states of one prefix are yielded once.
     """
     random = Random(seed)  # noqa: S311 - chance for tests
@@ -298,12 +335,28 @@ def crash_states(
     for count in range(len(files.operations) + 1):
         if count:
             state.apply(files.operations[count - 1])
-        seen: set[int] = set()
-        for name, image in _variants(state, random, random_states):
-            mark = hash(tuple(sorted(image.items())))
-            if mark not in seen:
-                seen.add(mark)
-                yield CrashState(count, name, image)
+        yield from _states(state, count, random, random_states)
+
+
+def crash_states_now(
+    files: MemoryFiles, *, seed: int = 0, random_states: int = 4
+) -> Iterator[CrashState]:
+    """Yield what a power cut may leave at this moment, in the ways that ``crash_states`` lists."""
+    random = Random(seed)  # noqa: S311 - chance for tests
+    yield from _states(files._state, len(files.operations), random, random_states)  # noqa: SLF001
+
+
+def _states(state: _State, count: int, random: Random, random_states: int) -> Iterator[CrashState]:
+    seen: set[int] = set()
+    for name, image in _variants(state, random, random_states):
+        mark = hash(tuple(sorted(image.items())))
+        if mark not in seen:
+            seen.add(mark)
+            yield CrashState(count, name, image)
+
+
+# How many writes ago a sector was last written back, in states chosen at random.
+_AGES: Final = (0, 0, 0, 1, 1, 2, 5)
 
 
 def _variants(state: _State, random: Random, random_states: int) -> Iterator[tuple[str, Image]]:
@@ -313,15 +366,25 @@ def _variants(state: _State, random: Random, random_states: int) -> Iterator[tup
     def never(*_: int) -> bool:
         return False
 
+    def newest(*_: int) -> int:
+        return 0
+
+    def lost(*_: int) -> None:
+        return None
+
+    def one_older(*_: int) -> int:
+        return 1
+
     dirty = sorted((number, s) for number, inode in state.inodes.items() for s in inode.dirty)
     is_clean = not state.pending and not any(inode.is_dirty for inode in state.inodes.values())
-    yield "all kept", state.image(keep=always, keep_size=always, keep_change=always)
+    yield "all kept", state.image(keep=newest, keep_size=always, keep_change=always)
     if is_clean:
         return
-    yield "all lost", state.image(keep=never, keep_size=never, keep_change=never)
-    yield "data kept, names lost", state.image(keep=always, keep_size=always, keep_change=never)
-    yield "names kept, data lost", state.image(keep=never, keep_size=never, keep_change=always)
-    yield "sizes kept, data lost", state.image(keep=never, keep_size=always, keep_change=always)
+    yield "all lost", state.image(keep=lost, keep_size=never, keep_change=never)
+    yield "data kept, names lost", state.image(keep=newest, keep_size=always, keep_change=never)
+    yield "names kept, data lost", state.image(keep=lost, keep_size=never, keep_change=always)
+    yield "sizes kept, data lost", state.image(keep=lost, keep_size=always, keep_change=always)
+    yield "one write older", state.image(keep=one_older, keep_size=always, keep_change=always)
     for which, name in ((0, "even sectors"), (1, "odd sectors")):
         kept = {place for position, place in enumerate(dirty) if position % 2 == which}
         yield name, _image_of(state, kept)
@@ -331,13 +394,13 @@ def _variants(state: _State, random: Random, random_states: int) -> Iterator[tup
             yield f"all but first {cut} sectors", _image_of(state, set(dirty[cut:]))
     for _ in range(random_states):
         share = random.random()
-        kept = {place for place in dirty if random.random() < share}
+        ages = {place: random.choice(_AGES) for place in dirty if random.random() < share}
         changes = {p for p in range(len(state.pending)) if random.random() < 0.5}
         sizes = {number for number in state.inodes if random.random() < 0.5}
         yield (
             "a random part",
             state.image(
-                keep=lambda number, sector, kept=kept: (number, sector) in kept,  # type: ignore[misc]
+                keep=lambda number, sector, ages=ages: ages.get((number, sector)),  # type: ignore[misc]
                 keep_size=lambda number, sizes=sizes: number in sizes,  # type: ignore[misc]
                 keep_change=lambda position, changes=changes: position in changes,  # type: ignore[misc]
             ),
@@ -346,7 +409,7 @@ def _variants(state: _State, random: Random, random_states: int) -> Iterator[tup
 
 def _image_of(state: _State, kept: set[tuple[int, int]]) -> Image:
     return state.image(
-        keep=lambda number, sector: (number, sector) in kept,
+        keep=lambda number, sector: 0 if (number, sector) in kept else None,
         keep_size=lambda _: True,
         keep_change=lambda _: True,
     )
