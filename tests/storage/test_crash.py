@@ -266,6 +266,7 @@ def _check_that_it_goes_on(node: NodeDirectory, files: MemoryFiles, generation: 
     """A recovered log takes entries and gives them back after a clean stop."""
     before = dict(_entries(node))
     end = node.log.end
+    node.metadata.replace(HardState(term=Term(99)))
     node.log.append(Term(99), [b"after the crash", b"z" * 700])
     node.log.sync()
     node.close()

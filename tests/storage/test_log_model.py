@@ -92,10 +92,10 @@ class LogMachine(RuleBasedStateMachine):
         self.end = index
         assert self._sync_point().synced < index
 
-    @precondition(lambda self: self.end > self.committed + 1)
+    @precondition(lambda self: self._sync_point().synced > self.committed)
     @rule(fraction=FRACTIONS)
     def commit(self, fraction: float) -> None:
-        self.committed = pick(self.committed + 1, self.end, fraction)
+        self.committed = pick(self.committed + 1, self._sync_point().synced + 1, fraction)
         self.log.set_committed(Index(self.committed))
 
     @precondition(lambda self: self.committed > self.covered)

@@ -85,8 +85,10 @@ def test_one_uncommitted_entry_keeps_a_segment_open_behind_the_soft_limit() -> N
     files = MemoryFiles()
     log = open_log(files)
     append(log, 1, *[b"x" * 100] * 6)
+    log.sync()
     log.set_committed(Index(4))
     append(log, 1, b"y")
+    log.sync()
     assert segments(files) == [0]
     log.set_committed(Index(6))
     append(log, 1, b"z")
@@ -170,7 +172,8 @@ def test_the_oldest_segment_goes_first_and_each_removal_is_synced() -> None:
     log = open_log(files)
     del files.operations[:]
     log.drop_prefix(point(8))
-    assert [(o.kind, Path(o.path).name) for o in files.operations] == [
+    changes = [o for o in files.operations if o.kind in ("remove", "sync_directory")]
+    assert [(o.kind, Path(o.path).name) for o in changes] == [
         ("remove", segment_name(0)),
         ("sync_directory", "log"),
         ("remove", segment_name(3)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData, PathRefused
+from penstock.errors import BadData, CorruptData, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import MARKER, LogLayout, detect_layout, parse_segment_name
 from penstock.formats.taskflux.snapshot import Patch
@@ -203,10 +203,33 @@ class NodeDirectory:
         self.snapshot = SnapshotStore(files, layout.snapshot)
         self.metadata = MetadataStore(files, layout.metadata, layout.generation)
         self.log: SingleLog | SegmentedLog
-        if layout.generation is Generation.TWO:
-            self.log = SingleLog(files, layout.log, self.snapshot.point, limits)
-        else:
-            self.log = SegmentedLog(files, layout.log, self.snapshot.point, limits)
+        try:
+            if layout.generation is Generation.TWO:
+                self.log = SingleLog(files, layout.log, self.snapshot.point, limits)
+            else:
+                self.log = SegmentedLog(files, layout.log, self.snapshot.point, limits)
+        except BadData as error:  # what the log says without a place, it says of the snapshot
+            raise error.located(str(layout.snapshot)) from None
+        self._refuse_unknown_term()
+
+    def _refuse_unknown_term(self) -> None:
+        """Refuse a log of a term that the metadata never saw: one of the two is not what it was.
+
+        No checksum covers a record's term, and a node notes a term before it writes an entry of it.
+        """
+        point = self.snapshot.point
+        last = max(self.log.last_term, 0 if point is None else point.term)
+        known = self.metadata.state.term
+        if last > known:
+            self.log.close()
+            raise CorruptData(
+                "the log or snapshot is of a term that the metadata does not know; nothing was changed:"
+                " restore the file that is wrong, or salvage with 'penstock repair'",
+                path=str(self.layout.metadata),
+                offset=8,
+                expected=f"term {last} or later",
+                found=f"term {known}",
+            )
 
     @property
     def cuts(self) -> list[Cut]:

@@ -8,7 +8,7 @@ share a sync; nothing may be promised to anybody before ``sync`` has returned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -62,6 +62,11 @@ class Log(Protocol):
         """The last index known to be committed; ``NO_INDEX`` if none is."""
         ...
 
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry; 0 if the log holds none."""
+        ...
+
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         """Write a batch of entries of one term behind the last one, as one write."""
         ...
@@ -75,7 +80,7 @@ class Log(Protocol):
         ...
 
     def set_committed(self, index: Index) -> None:
-        """Note that entries up to ``index`` are committed; durable with the next sync."""
+        """Note that entries up to ``index``, all synced, are committed; durable with the next sync."""
         ...
 
     def term(self, index: Index) -> Term:
@@ -120,9 +125,16 @@ class SyncPointFile:
 
     def advance(self, *, synced: int, committed: int) -> None:
         """Note what a sync that has returned made durable."""
-        self.point = SyncPoint(
-            sequence=self.point.sequence + 1, synced=Index(synced), committed=Index(committed)
-        )
+        self._write(replace(self.point, synced=Index(synced), committed=Index(committed)))
+
+    def note_snapshot(self, snapshot: SnapshotPoint | None, pending: SnapshotPoint | None) -> None:
+        """Note, durably, which snapshot is in place and which is about to be."""
+        for _ in range(2):
+            self._write(replace(self.point, snapshot=snapshot, pending=pending))
+        self._file.sync()
+
+    def _write(self, point: SyncPoint) -> None:
+        self.point = replace(point, sequence=self.point.sequence + 1)
         offset, slot = encode_sync_point(self.point)
         self._file.write(offset, [slot])
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock.binary import CHECKSUM_START, checksum
 from penstock.errors import BadData
 from penstock.formats.taskflux.log import (
     END_MARKER,
@@ -21,7 +22,7 @@ from penstock.formats.taskflux.log import (
     decode_header,
     walk,
 )
-from penstock.formats.taskflux.log_scan import Piece, scan, search
+from penstock.formats.taskflux.log_scan import LOOKBACK, RECORD_SIZE_BELIEVED, Piece, scan, search
 from penstock.storage.files import File
 from penstock.storage.records import Records
 
@@ -77,10 +78,13 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
         is_end_mark = layout.is_marked and data[found.position : found.position + 4] == END_MARKER
         if found.stop is not None or is_end_mark or base + len(data) >= size:
             return
-        # Without a single record the window is smaller than the one that begins here.
-        width = WINDOW if found.offsets else 2 * width
         base += found.position
         term = found.terms[-1] if found.terms else term
+        # Without a single record the window is smaller than the one that begins here.
+        width = WINDOW if found.offsets else 2 * width
+        if width > RECORD_SIZE_BELIEVED and is_false_giant(file, layout, base, size):
+            yield Window(base, b"", Walk([], [], 0, Status.BAD_CHECKSUM))
+            return
 
 
 def scan_file(
@@ -110,12 +114,50 @@ def scan_file(
             term = piece.term if piece.term >= 1 else term
         base += position
         window = WINDOW if position else 2 * window
+        damage = None if position else _damage(file, layout, data, base, size, term)
+        if damage is not None:
+            resumed = find_record_in_file(file, layout, base + 1, size) or size
+            yield Piece(base, resumed - base, damage, 0, 0), b""
+            base, window = resumed, WINDOW
+            continue
         if layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
             gap = _gap_of_zeros(file, layout, base, size)
             if gap is None:
                 return
             yield gap, b""
             base += gap.size
+
+
+def _damage(
+    file: File, layout: LogLayout, data: bytes, base: int, size: int, term: int
+) -> Status | None:
+    """Return what is wrong at ``base``, once ``data`` is so large that more of it cannot change that.
+
+    From there on the search behind the damage is for ``find_record_in_file``, which passes over holes.
+    """
+    if len(data) > RECORD_SIZE_BELIEVED // 2 and is_false_giant(file, layout, base, size):
+        return Status.BAD_CHECKSUM
+    if len(data) <= LOOKBACK:
+        return None
+    return walk(data, layout, offset=0, end=len(data), term=term, size=size - base).stop
+
+
+def is_false_giant(file: File, layout: LogLayout, offset: int, size: int) -> bool:
+    """Return whether a record claims more than any is believed to hold and its checksum disproves it.
+
+    The checksum is taken as a stream: a wrong length must not bring the rest of a large file into memory.
+    """
+    header = layout.record_header
+    if not layout.is_marked or offset + header.size > size:
+        return False
+    _, _, stored, length = header.unpack(file.read(offset, header.size))
+    start = offset + header.size
+    if length <= RECORD_SIZE_BELIEVED or start + length > size:
+        return False
+    register = CHECKSUM_START
+    for at in range(start, start + length, WINDOW):
+        register = checksum(file.read(at, min(WINDOW, start + length - at)), register)
+    return register != int(stored)
 
 
 def _gap_of_zeros(file: File, layout: LogLayout, start: int, size: int) -> Piece | None:

@@ -98,7 +98,7 @@ class SegmentedLog:
 
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         segment = self._segments[-1]
-        assert self._last_term <= term, "terms never fall"
+        assert self.last_term <= term, "terms never fall"
         pieces = encode_records(LAYOUT, term, payloads)
         with self._poison.writing():
             if self._is_full(segment):
@@ -135,6 +135,7 @@ class SegmentedLog:
     def set_committed(self, index: Index) -> None:
         self._poison.check()
         assert self._committed <= index < self.end, "the commit index grows within the log"
+        assert index <= self._sync_point.point.synced, "nothing is committed before it is synced"
         self._committed = index
 
     def term(self, index: Index) -> Term:
@@ -169,18 +170,15 @@ class SegmentedLog:
             )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
-        """Segments name their indexes; only a snapshot ahead of the log has to be prepared for."""
-        self._poison.check()
+        """Announce the snapshot: a start refuses one that was never announced."""
         assert self.first <= point.index + 1, "snapshots never go back"
-        if point.index >= self.end:
-            # The whole log will go, and what vouches for it goes first: a snapshot ahead of a log that
-            # is vouched for is damage to the next start, because its index has no checksum.
-            with self._poison.writing():
-                self._sync_point.retreat(synced=-1)
+        with self._poison.writing():
+            self._sync_point.note_snapshot(self._sync_point.point.snapshot, point)
 
     def drop_prefix(self, point: SnapshotPoint) -> None:
         assert self.first <= point.index + 1, "snapshots never go back"
         with self._poison.writing():
+            self._sync_point.note_snapshot(point, None)
             if point.index >= self.end:
                 self._start_anew(point.index + 1)
             while len(self._segments) > 1 and self._segments[1].first <= point.index + 1:
@@ -203,8 +201,8 @@ class SegmentedLog:
     # Segments.
 
     @property
-    def _last_term(self) -> int:
-        """Return the term of the last entry; a fresh segment asks the one before it."""
+    def last_term(self) -> int:
+        """The term of the last entry, 0 if there is none; a fresh segment asks the one before it."""
         return next((s.records.last_term for s in reversed(self._segments) if s.records), 0)
 
     def _is_full(self, segment: _Segment) -> bool:
@@ -252,6 +250,7 @@ class SegmentedLog:
 
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
         """Judge the whole chain, and only then change it: a refusal leaves everything as it was."""
+        self._refuse_unannounced(snapshot)
         after = 0 if snapshot is None else snapshot.index + 1
         firsts = sorted(
             first
@@ -264,16 +263,23 @@ class SegmentedLog:
         if not kept:
             refuse_missing(self._directory, self._sync_point.point.synced, after)
             with self._poison.writing():
+                self._note(snapshot)
                 self._begin(after)
         else:
             for first, following in pairwise(kept):
                 self._open_sealed(first, following)
             cut = self._open_newest(kept[-1])
             self._refuse_gap(snapshot, after)
-            self._refuse_leap(firsts[0], after)
             with self._poison.writing():
+                self._note(snapshot)
                 self._mend(covered, cut, after)
         self._committed = max(after, self.first) - 1
+
+    def _note(self, snapshot: SnapshotPoint | None) -> None:
+        """Write down the snapshot that was found, before anything rests on it."""
+        known = self._sync_point.point
+        if (known.snapshot, known.pending) != (snapshot, None):
+            self._sync_point.note_snapshot(snapshot, None)
 
     def _mend(self, covered: list[int], cut: Cut | None, after: int) -> None:
         for first in covered:
@@ -325,6 +331,24 @@ class SegmentedLog:
             with self._poison.writing():
                 replace_file(self._files, path, _fresh(self._limits.soft))
 
+    def _refuse_unannounced(self, snapshot: SnapshotPoint | None) -> None:
+        """Refuse a snapshot whose index or term is not the one it was written with.
+
+        No checksum covers them; a wrong index would drop entries, skip them, or apply them twice. A sync
+        point that was never written is that of a directory from elsewhere, and knows nothing.
+        """
+        known = self._sync_point.point
+        announced = (known.snapshot, known.pending)
+        if known.sequence > 0 and snapshot is not None and snapshot not in announced:
+            raise CorruptData(
+                "the snapshot's index or term is not what it was when it was written; nothing was changed:"
+                " restore the snapshot, or salvage with 'penstock repair'",
+                offset=4,
+                expected=" or ".join(f"{p.index}, {p.term}" for p in announced if p)
+                or "no snapshot",
+                found=f"{snapshot.index}, {snapshot.term}",
+            )
+
     def _refuse_gap(self, snapshot: SnapshotPoint | None, after: int) -> None:
         segment = self._segments[0]
         if self.first > after:
@@ -345,23 +369,6 @@ class SegmentedLog:
                     expected=str(snapshot.term),
                     found=str(term),
                 )
-
-    def _refuse_leap(self, oldest: int, after: int) -> None:
-        """Refuse a snapshot ahead of a log that is still vouched for: the log would go, all of it.
-
-        Such a snapshot comes from another node, and ``begin_compaction`` withdraws the sync point before
-        it is in place.
-        """
-        synced = self._sync_point.point.synced
-        if self.end < after and oldest <= synced:
-            raise CorruptData(
-                "the snapshot is ahead of a log that was in use, so its index cannot be true; nothing was"
-                " changed: restore the snapshot, or salvage with 'penstock repair'",
-                path=str(self._segments[-1].path),
-                offset=self._segments[-1].records.end,
-                expected=f"a snapshot of entry {self.end - 1} or before",
-                found=f"one of entry {after - 1}",
-            )
 
 
 def _fresh(size: int) -> list[bytes]:

@@ -96,6 +96,10 @@ class SingleLog:
     def committed(self) -> Index:
         return Index(self._first + self._commit)
 
+    @property
+    def last_term(self) -> int:
+        return self._records.last_term
+
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         assert self._records.last_term <= term, "terms never fall"
         assert self.end + len(payloads) <= INT32_MAX, "generation 2 has no larger indexes"
@@ -125,8 +129,10 @@ class SingleLog:
         self._records.cut(number)
 
     def set_committed(self, index: Index) -> None:
+        self._poison.check()
         commit = index - self._first
         assert self._commit <= commit < len(self._records), "the commit index grows within the log"
+        assert index <= self._sync_point.point.synced, "nothing is committed before it is synced"
         with self._poison.writing():
             self._file.write(COMMIT_OFFSET, [COMMIT.pack(commit)])
         self._commit = commit

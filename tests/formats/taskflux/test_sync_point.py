@@ -17,23 +17,38 @@ from penstock.formats.taskflux.sync_point import (
     decode_sync_point,
     encode_sync_point,
 )
-from penstock.model import INT64_MAX, NO_INDEX, Index
+from penstock.model import INT64_MAX, NO_INDEX, Index, SnapshotPoint, Term
 from support.damage import cuts, flipped, overwritten
 from support.report import report
 
-# docs/formats/sync-point.md, version 1: sequence 7, synced up to 41, committed up to 40.
-POINT = SyncPoint(sequence=7, synced=Index(41), committed=Index(40))
+# docs/formats/sync-point.md, version 1: sequence 7, synced up to 41, committed up to 40, a snapshot of entry
+# 20 in term 2, none about to come.
+POINT = SyncPoint(
+    sequence=7,
+    synced=Index(41),
+    committed=Index(40),
+    snapshot=SnapshotPoint(index=Index(20), term=Term(2)),
+)
 GOLDEN = bytes.fromhex("""
     50 53 53 59 00 00 00 01 00 00 00 00 00 00 00 07
     00 00 00 00 00 00 00 29 00 00 00 00 00 00 00 28
-    30 47 F6 69
+    00 00 00 00 00 00 00 14 00 00 00 00 00 00 00 02
+    FF FF FF FF FF FF FF FF 00 00 00 00 00 00 00 00
+    18 61 7E 82
 """)
 
+snapshots = st.none() | st.builds(
+    SnapshotPoint,
+    index=st.integers(0, INT64_MAX).map(Index),
+    term=st.integers(1, INT64_MAX).map(Term),
+)
 points = st.builds(
     SyncPoint,
     sequence=st.integers(0, INT64_MAX),
     synced=st.integers(-1, INT64_MAX).map(Index),
     committed=st.integers(-1, INT64_MAX).map(Index),
+    snapshot=snapshots,
+    pending=snapshots,
 )
 
 
@@ -109,7 +124,7 @@ def test_every_flip_in_a_slot_is_noticed_and_leaves_the_other_slot() -> None:
 def test_values_that_cannot_be_say_nothing_whatever_the_checksum(
     version: int, sequence: int, synced: int, committed: int
 ) -> None:
-    fields = pack(">iqqq", version, sequence, synced, committed)
+    fields = pack(">iqqqqqqq", version, sequence, synced, committed, -1, 0, -1, 0)
     assert decode_sync_point(MARKER + fields + checksum(fields).to_bytes(4, "big")) is None
 
 
