@@ -80,11 +80,14 @@ def point(index: int, term: int = 1) -> SnapshotPoint:
     return SnapshotPoint(index=Index(index), term=Term(term))
 
 
-def sync_point_file(synced: int, committed: int = -1) -> bytes:
-    """Return the companion file that vouches for entries up to ``synced``."""
-    offset, slot = encode_sync_point(
-        SyncPoint(sequence=1, synced=Index(synced), committed=Index(committed))
+def sync_point_file(
+    synced: int, committed: int = -1, snapshot: SnapshotPoint | None = None
+) -> bytes:
+    """Return the companion file that vouches for entries up to ``synced``, and for a snapshot."""
+    known = SyncPoint(
+        sequence=1, synced=Index(synced), committed=Index(committed), snapshot=snapshot
     )
+    offset, slot = encode_sync_point(known)
     return (bytes(offset) + slot).ljust(SIZE, b"\x00")
 
 

@@ -35,7 +35,7 @@ from penstock.model import (
     SnapshotPoint,
     Term,
 )
-from support.log_stores import sync_point_file
+from support.log_stores import point, sync_point_file
 from support.naive_queues import Change, Listed, NaiveQueues
 from support.snapshot_files import encoded
 
@@ -152,8 +152,15 @@ class Node:
             files[f"{home}/{names[1]}"] = self.snapshot()
         if self.synced is not None:
             companions = "data/log" if self.layout is LogLayout.THREE else "consensus"
-            files[f"{companions}/penstock.synced"] = sync_point_file(self.synced, self.synced)
+            files[f"{companions}/penstock.synced"] = sync_point_file(
+                self.synced, self.synced, self._point()
+            )
         return files
+
+    def _point(self) -> SnapshotPoint | None:
+        if self.snapshot_at < 0:
+            return None
+        return point(self.snapshot_at, self.history[self.snapshot_at][0])
 
     def write(self, root: Path) -> Path:
         """Write the directory and return it."""

@@ -111,6 +111,7 @@ def tasks(
         for task_id, key, payload in state.queues.by_name[name].in_order():
             row = {"queue": name, "key": key, "payload": encode_payload(payload)}
             emit(row | {"id": task_id} if has_ids else row)
+    raise typer.Exit(Exit.OK if state.tail is None else Exit.DAMAGE)
 
 
 def verify(path: PathArgument) -> None:
@@ -194,3 +195,6 @@ def convert(
         say(
             f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"
         )
+    if done.tail is not None:
+        say(done.tail)
+        raise typer.Exit(Exit.DAMAGE)

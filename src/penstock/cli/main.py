@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 from typing import Annotated
@@ -57,7 +58,10 @@ def main() -> None:
     """Run the command line and exit."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `penstock dump … | head` just ends
     try:
-        app()
+        try:
+            app()
+        finally:
+            _flush()
     except PathMissing as error:
         say(str(error))
         sys.exit(Exit.USAGE)
@@ -69,6 +73,16 @@ def main() -> None:
         sys.exit(Exit.DAMAGE)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def _flush() -> None:
+    """Write out what is still held, so that a full disk shows in the exit code. Raises ``OSError``."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Python tries once more at its end, and would complain in its own words.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 PATIENCE_S: Final = 1.0
 """Work that takes longer than this shows a bar."""
@@ -28,12 +29,17 @@ class Exit(IntEnum):
 
 def say(words: str) -> None:
     """Tell people something, on one line."""
-    sys.stderr.write(f"penstock: {words}\n")
+    sys.stderr.write(f"penstock: {printable(words)}\n")
+
+
+def printable(words: str) -> str:
+    """Return ``words`` with everything escaped that would move the cursor: paths may hold any byte."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
 
 
 def emit(row: dict[str, Any]) -> None:
-    """Write one row for programs."""
-    sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+    """Write one row for programs; in ASCII, for a path need not be text in any encoding."""
+    sys.stdout.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
 class Bar:
@@ -84,22 +90,26 @@ def bar(total: int, words: str) -> Iterator[Bar]:
 def show_table(title: str, row: dict[str, Any], damage: list[dict[str, Any]]) -> None:
     """Show what ``inspect`` found to a person."""
     console = Console(file=sys.stdout)
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=cell(title), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in row.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {text}" for key, text in value.items())
-        table.add_row(name.replace("_", " "), "–" if value is None else f"{value}")
+        table.add_row(name.replace("_", " "), "–" if value is None else cell(f"{value}"))
     console.print(table)
     if not damage:
         console.print("no damage", style="green")
         return
     found = Table(title="damage", title_justify="left", title_style="red")
-    for name in ("status", "path", "offset", "size", "reason"):
+    columns = ("status", "path", "offset", "size", "reason")
+    for name in columns:
         found.add_column(name, overflow="fold")
     for piece in damage:
-        found.add_row(
-            *(str(piece.get(name, "")) for name in ("status", "path", "offset", "size", "reason"))
-        )
+        found.add_row(*(cell(piece.get(name)) for name in columns))
     console.print(found)
+
+
+def cell(value: object) -> Text:
+    """Return a value as it is, for rich reads square brackets in a string as commands."""
+    return Text("" if value is None else printable(str(value)))

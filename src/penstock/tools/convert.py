@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData, CannotConvert, CorruptData, ReplayConflict
+from penstock.errors import BadData, CorruptData, ReplayConflict
 from penstock.formats.taskflux.deltas import decode_delta, encode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.model import (
-    INT32_MAX,
     NOTHING,
     HardState,
     Index,
@@ -28,7 +27,7 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
-from penstock.tools.history import Found, History, restore_snapshot
+from penstock.tools.history import Found, History, Misfit, restore_snapshot
 from penstock.tools.new_directory import NewDirectory, new_directory
 from penstock.tools.replay import Replayed, replay
 
@@ -44,12 +43,13 @@ class Converted:
     queues: int
     tasks: int
     left_uncommitted: int  # entries that were not committed and so not taken along
+    tail: str | None = None  # words about bytes at the end that were not taken along
 
 
 def convert(history: History, to: Generation, out: Path, *, uncommitted: bool = False) -> Converted:
     """Write ``history`` as generation ``to`` into ``out``. Raises ``CannotConvert`` or ``BadData``."""
     is_by_entry = Generation.ONE not in (history.target.generation, to)
-    with new_directory(out, to) as new:
+    with new_directory(out, to, source=history.target.path) as new:
         _write_metadata(history, new, to)
         if history.target.kind == "metadata":
             return Converted(entries=0, snapshot_index=None, queues=0, tasks=0, left_uncommitted=0)
@@ -76,6 +76,7 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         queues=len(replayed.queues.by_name),
         tasks=sum(map(len, replayed.queues.by_name.values())),
         left_uncommitted=whole.index - replayed.index,
+        tail=replayed.tail,
     )
 
 
@@ -89,6 +90,12 @@ def _write_seen_term(history: History, new: NewDirectory, term: int) -> None:
     """A node without metadata would begin at term 1; its log may be further."""
     if history.metadata is None:
         new.write_metadata(HardState(term=Term(max(1, term))))
+    elif term > history.metadata.state.term:
+        raise CorruptData(
+            f"the log is of term {term}, but the metadata only knows of {history.metadata.state.term};"
+            " salvage with 'penstock repair'",
+            path=str(history.target.metadata),
+        )
 
 
 class _Entries:
@@ -101,74 +108,76 @@ class _Entries:
         self.term = 0
 
     def convert(self, *, uncommitted: bool) -> Converted:
-        history = self.history
+        history, point = self.history, self.history.point
         if history.first > history.covered + 1:
-            raise CorruptData(
-                f"entries {history.covered + 1} to {history.first - 1} are missing between the snapshot and"
-                " the log",
-                path=str(history.target.logs[0].path),
-            )
+            raise self._damage(f"entries {history.covered + 1} to {history.first - 1} are missing")
         restore_snapshot(history, self.queues)
-        if history.point is not None:
-            self.new.write_snapshot(history.point, self.queues)
-            self.term = history.point.term
-        entries, left, expected = 0, 0, history.first
+        if point is not None:
+            self.new.write_snapshot(point, self.queues)
+            self.term = point.term
+        entries, left, last, tail = 0, 0, history.covered, None
         for found in history.scan():
-            if self._is_tail(found):
+            if isinstance(found, Misfit):
+                raise CorruptData(found.reason, path=str(found.log.path), offset=0)
+            if found.status is not Status.OK:
+                tail = self._tail(found)
                 break
-            if found.index != expected:
-                raise CorruptData(
-                    "entries are missing", path=str(found.log.path), offset=found.offset,
-                    expected=f"entry {expected}", found=f"entry {found.index}",
-                )  # fmt: skip
-            expected += 1
+            assert found.index is not None, (
+                "only damage hides an index, and that has been met before"
+            )
+            last = max(last, found.index)
             if found.index <= history.covered:
-                continue
-            if not uncommitted and history.is_committed(found.index) is False:
+                self._refuse_disagreement(found)
+            elif not uncommitted and history.is_committed(found.index) is False:
                 left += 1
-                continue
-            self._convert(found)
-            entries += 1
-        self.new.commit()
+            else:
+                self._convert(found)
+                entries += 1
+        if history.sure > last:
+            raise self._damage(
+                f"entries up to {history.sure} were there, but the log ends at {last}"
+            )
+        # An entry does not become committed by being written in another place of generation 2.
+        self.new.commit(history.commit if self.new.generation is Generation.TWO else None)
         _write_seen_term(history, self.new, self.term)
         return Converted(
             entries=entries,
-            snapshot_index=None if history.point is None else history.point.index,
+            snapshot_index=None if point is None else point.index,
             queues=len(self.queues.by_name),
             tasks=sum(map(len, self.queues.by_name.values())),
             left_uncommitted=left,
+            tail=tail,
         )
 
-    def _is_tail(self, found: Found) -> bool:
-        """Return whether the log ends here; a torn tail was promised to nobody, all else is damage."""
-        if found.status is Status.OK:
-            return False
-        sure = max(self.history.synced, self.history.commit or -1)
+    def _tail(self, found: Found) -> str:
+        """Return words about a torn tail, which was promised to nobody; all else is damage."""
+        is_whole = found.status in (Status.FALLING_TERM, Status.BAD_TERM)
         is_last = found.log is self.history.target.logs[-1]
         at_end = found.offset + found.size >= found.log.size
-        if is_last and at_end and found.index is not None and found.index > sure:
-            return True
-        raise CorruptData(
-            f"the log is damaged here ({found.status.word}); salvage it first with 'penstock repair'",
-            path=str(found.log.path),
-            offset=found.offset,
+        if is_whole or not is_last or not at_end or (found.index or 0) <= self.history.sure:
+            raise self._damage(f"the log is damaged here ({found.status.word})", found)
+        return f"{found.log.path}, offset {found.offset}: left out: {found.status.word}"
+
+    def _refuse_disagreement(self, found: Found) -> None:
+        point = self.history.point
+        if point is not None and found.index == point.index and found.term != point.term:
+            raise self._damage(f"the snapshot says that this entry is of term {point.term}", found)
+
+    def _damage(self, reason: str, found: Found | None = None) -> CorruptData:
+        path = self.history.target.path if found is None else found.log.path
+        return CorruptData(
+            f"{reason}; salvage it first with 'penstock repair'",
+            path=str(path),
+            offset=None if found is None else found.offset,
         )
 
     def _convert(self, found: Found) -> None:
-        if self.new.generation is Generation.TWO and (found.index or 0) >= INT32_MAX:
-            raise CannotConvert(
-                f"entry {found.index} has an index beyond generation 2's {INT32_MAX}"
-            )
         try:
             payload = self._payload(found.payload, found.log.layout.contents)
         except BadData as error:
             raise error.located(str(found.log.path), base=found.offset) from None
         except ReplayConflict as error:
-            raise CorruptData(
-                f"entry {found.index} cannot be applied: {error}; salvage with 'penstock repair'",
-                path=str(found.log.path),
-                offset=found.offset,
-            ) from None
+            raise self._damage(f"entry {found.index} cannot be applied: {error}", found) from None
         self.new.append(found.term, payload)
         self.term = found.term
 

@@ -9,46 +9,34 @@ from penstock.errors import BadData
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import SnapshotHeader, decode_snapshot
 from penstock.model import QueueHead
-from penstock.tools.history import History, Progress, make_history, no_progress
+from penstock.tools.history import Misfit, Progress, no_progress, survey
 from penstock.tools.rows import (
     Row,
     damage_row,
     encode_payload,
     entry_row,
+    misfit_row,
     place,
     policy_fields,
+    unreadable_rows,
 )
-from penstock.tools.target import Target, opened, read_metadata, read_snapshot_header
+from penstock.tools.target import Target, opened
 
 
 def dump(target: Target, *, progress: Progress = no_progress) -> Iterator[Row]:
     """Yield a row for everything that is stored; nothing stops it but the end."""
-    metadata: Metadata | None = None
-    snapshot: SnapshotHeader | None = None
-    if target.metadata is not None:
+    history = survey(target, progress=progress)
+    if target.metadata is not None and history.metadata is not None:
+        yield metadata_row(target.metadata, history.metadata)
+    yield from unreadable_rows(history, ("metadata", "snapshot"))
+    if target.snapshot is not None and history.snapshot is not None:
         try:
-            metadata = read_metadata(target.metadata)
-            yield metadata_row(target.metadata, metadata)
+            yield from snapshot_rows(target.snapshot, history.snapshot, progress)
         except BadData as error:
-            yield damage_row(error, "metadata", "bad-metadata", target.metadata)
-    if target.snapshot is not None:
-        try:
-            snapshot = read_snapshot_header(target.snapshot)
-            yield from snapshot_rows(target.snapshot, snapshot, progress)
-        except BadData as error:
-            yield damage_row(error, "snapshot", "bad-snapshot", target.snapshot)
-    try:
-        history = make_history(target, metadata, snapshot, progress=progress)
-    except BadData as error:
-        yield damage_row(error, "log", "bad-header", target.logs[0].path)
-        return
-    yield from log_rows(history)
-
-
-def log_rows(history: History) -> Iterator[Row]:
-    """Yield a row for every record and gap of the log."""
+            yield damage_row(error, "snapshot", target.snapshot)
+    yield from unreadable_rows(history, ("log", "sidecar"))
     for found in history.scan():
-        yield entry_row(history, found)
+        yield misfit_row(found) if isinstance(found, Misfit) else entry_row(history, found)
 
 
 def metadata_row(path: Path, metadata: Metadata) -> Row:

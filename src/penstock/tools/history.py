@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import TypeVar
 
-from penstock.errors import CorruptData, ReplayConflict
+from penstock.errors import BadData, CorruptData, ReplayConflict
+from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import LogLayout, Status
+from penstock.formats.taskflux.log import Header, LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import Batch, SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.sync_point import SyncPoint
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
-from penstock.storage.reading import read_header, scan_file, walk_file
+from penstock.storage.reading import read_header, scan_file
 from penstock.tools.target import (
     LogFile,
     Target,
@@ -28,6 +34,8 @@ from penstock.tools.target import (
     read_snapshot_header,
     read_sync_point,
 )
+
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
@@ -49,6 +57,41 @@ class Found:
     term: int
     payload: bytes
 
+    @property
+    def is_record(self) -> bool:
+        """Whether this is one record; a gap may hold any number of them."""
+        if self.term != 0 or self.payload or self.status is Status.OK:
+            return True
+        return self.status is Status.BAD_TERM and self.log.layout.is_marked
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A log file that does not begin where what stands before it ends."""
+
+    log: LogFile
+    expected: int  # the index that comes next
+    first: int  # the index that the file begins with
+
+    @property
+    def status(self) -> str:
+        return "missing" if self.expected < self.first else "overlap"
+
+    @property
+    def reason(self) -> str:
+        if self.expected < self.first:
+            return f"entries {self.expected} to {self.first - 1} are missing before this file"
+        return f"entries {self.first} to {self.expected - 1} stand in the files before this one too"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file, or its header, that cannot be read."""
+
+    kind: str  # metadata, snapshot, log or sidecar
+    path: Path
+    error: BadData
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
@@ -58,8 +101,12 @@ class History:
     metadata: Metadata | None
     snapshot: SnapshotHeader | None
     first: int  # index of the first record in the first log file
+    is_first_sure: bool  # False if a sidecar that cannot be read would tell
     commit: int | None  # last committed index as the files store it; None if they do not
+    is_commit_sure: bool  # False if the header cannot be read; then ``commit`` claims nothing
     synced: int  # last index known to have been on the disk; -1 if nothing tells
+    announced: tuple[SnapshotPoint | None, ...] | None  # snapshots that may be there; None: unknown
+    unreadable: tuple[Unreadable, ...]
     progress: Progress = field(default=no_progress)
 
     @property
@@ -71,30 +118,66 @@ class History:
         """The last index that the snapshot covers; -1 without one."""
         return -1 if self.snapshot is None else self.snapshot.point.index
 
-    def scan(self) -> Iterator[Found]:
+    @property
+    def sure(self) -> int:
+        """The last index that the files claim to have been committed or synced; -1 if none do."""
+        return max(self.synced, -1 if self.commit is None else self.commit)
+
+    def scan(self) -> Iterator[Found | Misfit]:
         """Yield every record and every gap of the log, damage included."""
+        expected: int | None = self.first
+        if self.target.kind == "directory":
+            expected = min(self.first, self.covered + 1)
+        term = 0
+        if self.point is not None and self.is_first_sure and self.first == self.covered + 1:
+            term = self.point.term
         for log in self.target.logs:
             first = self.first if log.first is None else log.first
-            index: int | None = first
-            with opened(log.path) as file:
-                last = log.layout.header_size
-                for piece, payload in scan_file(
-                    file, log.layout, start=log.layout.header_size, size=file.size()
-                ):
-                    self.progress(piece.offset + piece.size - last)
-                    last = piece.offset + piece.size
-                    is_record = piece.length > 0 or piece.term != 0
-                    yield Found(
-                        log,
-                        piece.offset,
-                        piece.size,
-                        piece.status,
-                        index,
-                        piece.term,
-                        payload,
-                    )
-                    index = index + 1 if is_record and index is not None else None
-                self.progress(max(0, file.size() - last))
+            if expected is not None and first != expected:
+                yield Misfit(log, expected, first)
+            expected = first
+            for found in self._scan_file(log, first, term):
+                yield found
+                term = found.term if found.term >= 1 else term
+                expected = follower(found)
+
+    def _scan_file(self, log: LogFile, first: int, term: int) -> Iterator[Found]:
+        """Yield a file's records and gaps. ``term`` is that of the entry before."""
+        index: int | None = first
+        with opened(log.path) as file:
+            last = start = log.layout.header_size
+            # Without markers a fall of terms would take the whole file for damage.
+            term = term if log.layout.is_marked else 0
+            for piece, payload in scan_file(
+                file, log.layout, start=start, size=file.size(), term=term
+            ):
+                self.progress(piece.offset + piece.size - last)
+                last = piece.offset + piece.size
+                found = Found(
+                    log, piece.offset, piece.size, piece.status, index, piece.term, payload
+                )
+                yield found
+                index = follower(found)
+            self.progress(max(0, file.size() - last))
+
+    def is_whole_log(self) -> bool:
+        """Return whether the log tells everything by itself, whatever the snapshot beside it says.
+
+        Variant 1a never shortens its log: one with more records than the snapshot covers goes further.
+        """
+        logs = self.target.logs
+        if not logs or logs[0].layout is not LogLayout.ONE_A:
+            return False
+        whole = sum(isinstance(found, Found) and found.status is Status.OK for found in self.scan())
+        return whole > self.covered
+
+    @property
+    def is_point_sure(self) -> bool:
+        """Whether the snapshot covers what it covered when it was written, as far as the files tell.
+
+        Generation 3 has no checksum over that, but a node of ours keeps a copy in the sync point.
+        """
+        return self.announced is None or self.point is None or self.point in self.announced
 
     def is_committed(self, index: int | None) -> bool | None:
         """Return whether an entry is committed; ``None`` if the files cannot tell."""
@@ -103,53 +186,96 @@ class History:
         return index <= self.commit
 
 
+def follower(found: Found) -> int | None:
+    """Return the index behind a record or gap, if it can be known."""
+    if found.index is None or found.status is Status.LEFTOVER:
+        return found.index
+    return found.index + 1 if found.is_record else None
+
+
 def read_history(target: Target, *, progress: Progress = no_progress) -> History:
-    """Read what precedes the log. Raises ``BadData`` for a damaged header, snapshot header or sidecar."""
-    snapshot = read_snapshot_header(target.snapshot) if target.snapshot is not None else None
-    metadata = read_metadata(target.metadata) if target.metadata is not None else None
-    return make_history(target, metadata, snapshot, progress=progress)
+    """Read what precedes the log. Raises ``BadData`` for whatever cannot be read."""
+    history = survey(target, progress=progress)
+    for unreadable in history.unreadable:
+        raise unreadable.error
+    return history
 
 
-def make_history(
-    target: Target,
-    metadata: Metadata | None,
-    snapshot: SnapshotHeader | None,
-    *,
-    progress: Progress = no_progress,
-) -> History:
-    """Put a history together from what could be read. Raises ``BadData`` for a damaged log header."""
-    first, commit = _first_and_commit(target, snapshot)
+def survey(target: Target, *, progress: Progress = no_progress) -> History:
+    """Read what precedes the log, and note what cannot be read."""
+    notes: list[Unreadable] = []
+    metadata = _attempt(notes, "metadata", target.metadata, read_metadata)
+    snapshot = _attempt(notes, "snapshot", target.snapshot, read_snapshot_header)
+    headers = [
+        _attempt(notes, "log", log.path, partial(_header, layout=log.layout)) for log in target.logs
+    ]
+    first = after = 0 if snapshot is None else snapshot.point.index + 1
+    commit: int | None = None
+    is_first_sure = is_commit_sure = True
+    if target.logs:
+        log = target.logs[0]
+        if log.first is not None:
+            first = log.first
+        elif log.layout is LogLayout.ONE_A:
+            first = 0
+        elif target.companions is not None and target.generation is Generation.TWO:
+            path = target.companions / COMPACTION_NAME
+            told = _attempt(notes, "sidecar", path, lambda _: _first(target, snapshot, after))
+            is_first_sure, first = told is not None, after if told is None else told
+        if log.layout is LogLayout.TWO:
+            is_commit_sure = headers[0] is not None
+            commit = first - 1 if headers[0] is None else first + (headers[0].commit or 0)
     point = read_sync_point(target)
     return History(
         target=target,
         metadata=metadata,
         snapshot=snapshot,
         first=first,
+        is_first_sure=is_first_sure,
         commit=commit,
+        is_commit_sure=is_commit_sure,
         synced=-1 if point is None else max(point.synced, point.committed),
+        announced=_announced(target, point),
+        unreadable=tuple(notes),
         progress=progress,
     )
 
 
-def _first_and_commit(target: Target, snapshot: SnapshotHeader | None) -> tuple[int, int | None]:
-    after = 0 if snapshot is None else snapshot.point.index + 1
-    if not target.logs:
-        return after, None
+def _announced(target: Target, point: SyncPoint | None) -> tuple[SnapshotPoint | None, ...] | None:
+    if target.generation is not Generation.THREE or point is None or point.sequence == 0:
+        return None
+    return point.snapshot, point.pending
+
+
+def _attempt(
+    notes: list[Unreadable], kind: str, path: Path | None, read: Callable[[Path], T]
+) -> T | None:
+    """Read a file if there is one; note it if it cannot be read."""
+    if path is None:
+        return None
+    try:
+        return read(path)
+    except BadData as error:
+        notes.append(Unreadable(kind, path, error))
+        return None
+
+
+def _header(path: Path, layout: LogLayout) -> Header:
+    with opened(path) as file:
+        return read_header(file, path, layout)
+
+
+def _first(target: Target, snapshot: SnapshotHeader | None, after: int) -> int:
+    """Return the index of the first record; the sidecar of an interrupted compaction knows better."""
+    compaction = read_compaction(target)
+    if compaction is None:
+        return after
     log = target.logs[0]
     with opened(log.path) as file:
-        header = read_header(file, log.path, log.layout)
-        if target.generation is Generation.THREE:
-            return log.first if log.first is not None else after, None
-        if log.layout is LogLayout.ONE_A:
-            return 0, None
-        first = after
-        compaction = read_compaction(target)
-        if compaction is not None:
-            point = None if snapshot is None else snapshot.point
-            count = len(walk_file(file, log.path, log.layout).records)
-            old = compaction.log_first(point, count)
-            first = after if old is None else old
-    return first, None if header.commit is None else first + header.commit
+        pieces = scan_file(file, log.layout, start=log.layout.header_size, size=file.size())
+        count = sum(1 for _ in takewhile(lambda piece: piece[0].status is Status.OK, pieces))
+        old = compaction.log_first(None if snapshot is None else snapshot.point, count)
+    return after if old is None else old
 
 
 def restore_snapshot(history: History, queues: Queues) -> None:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PathRefused
+from penstock.errors import CannotConvert, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
-from penstock.model import HardState, Index, SnapshotPoint, Term
+from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout, encode_snapshot
+from penstock.model import INT32_MAX, INT64_MAX, HardState, Index, SnapshotPoint, Term
 from penstock.queues.replay import Queues
 from penstock.storage.directory import layout_for
 from penstock.storage.files import TEMPORARY_SUFFIX, replace_file
@@ -27,24 +27,46 @@ BATCH: Final = 1000
 
 
 @contextmanager
-def new_directory(out: Path, generation: Generation) -> Iterator[NewDirectory]:
-    """Write a directory beside ``out`` and put it there when all is well. Raises ``PathRefused``."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PathRefused(f"{out}: is there already; name a new directory, or an empty one")
-    if not out.absolute().parent.is_dir():
-        raise PathRefused(f"{out.absolute().parent}: no such directory; make it first")
+def new_directory(
+    out: Path, generation: Generation, *, source: Path | None = None
+) -> Iterator[NewDirectory]:
+    """Write a directory beside ``out`` and put it there when all is well. Raises ``PathRefused``.
+
+    ``source`` is what is read meanwhile; ``out`` must not lie in it.
+    """
+    out = _refuse_place(out, source)
     building = out.with_name(out.name + TEMPORARY_SUFFIX)
     shutil.rmtree(building, ignore_errors=True)
     FILES.make_directory(building)
+    new: NewDirectory | None = None
     try:
         new = NewDirectory(building, generation)
         yield new
-        new.close()
+        new.finish()
+        os.rename(building, out)  # noqa: PTH104 - over an empty directory too, in one step
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    os.rename(building, out)  # noqa: PTH104 - over an empty directory too, in one step
-    FILES.sync_directory(out.absolute().parent)
+    finally:
+        if new is not None:
+            new.close()
+    FILES.sync_directory(out.parent)
+
+
+def _refuse_place(out: Path, source: Path | None) -> Path:
+    """Return the true path of ``out``. Raises ``PathRefused``."""
+    place = Path(os.path.realpath(out))
+    if source is not None and place.is_relative_to(os.path.realpath(source)):
+        raise PathRefused(
+            f"{out}: lies in {source}, which is never changed; name a place elsewhere"
+        )
+    if place == Path.cwd():
+        raise PathRefused(f"{out}: is the working directory; name a new directory")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PathRefused(f"{out}: is there already; name a new directory, or an empty one")
+    if not place.parent.is_dir():
+        raise PathRefused(f"{place.parent}: no such directory; make it first")
+    return place
 
 
 class NewDirectory:
@@ -59,14 +81,18 @@ class NewDirectory:
         self._payloads: list[bytes] = []
         FILES.make_directory(self._layout.home)
 
-    def write_snapshot(self, point: SnapshotPoint, queues: Queues) -> None:
+    def write_snapshot(
+        self, point: SnapshotPoint, queues: Queues, layout: SnapshotLayout | None = None
+    ) -> None:
         """Write the state after ``point``. Raises ``CannotConvert``."""
+        if point.index == INT64_MAX:
+            raise CannotConvert(f"a snapshot at entry {point.index} leaves no index for the next")
         contents = [queues.by_name[name] for name in sorted(queues.by_name)]
         pieces = encode_snapshot(
             point,
             len(contents),
             ((queue.head, queue.by_age()) for queue in contents),
-            WRITTEN[self.generation],
+            layout or WRITTEN[self.generation],
         )
         SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
         self._point = point
@@ -95,15 +121,21 @@ class NewDirectory:
             log.set_committed(Index(index))
             log.sync()
 
-    def close(self) -> None:
-        """Finish the log; a node needs one, also without entries."""
+    def finish(self) -> None:
+        """Complete the log; a node needs one, also without entries."""
         self._flush()
         log = self._open_log()
         if log is None:
             replace_file(FILES, self._layout.log, [encode_header(LogLayout.ONE_B)])
         else:
             log.sync()
-            log.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files, finished or not."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _open_log(self) -> SingleLog | SegmentedLog | None:
         if self._log is None and self.generation is not Generation.ONE:
@@ -115,6 +147,8 @@ class NewDirectory:
         if self._payloads:
             log = self._open_log()
             assert log is not None, "generation 1 gets a snapshot, not entries"
+            if isinstance(log, SingleLog) and log.end + len(self._payloads) > INT32_MAX:
+                raise CannotConvert(f"generation 2 has no index beyond {INT32_MAX}")
             log.append(Term(self._term), self._payloads)
             if isinstance(log, SegmentedLog):
                 log.sync()

@@ -12,11 +12,11 @@ from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayC
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, Change, decode_change
 from penstock.formats.taskflux.generation import Contents
-from penstock.formats.taskflux.log import LogLayout
-from penstock.model import QueueName
+from penstock.formats.taskflux.log import Status
 from penstock.queues.replay import Queues
-from penstock.storage.reading import Window, walk_windows
-from penstock.tools.history import History, restore_snapshot
+from penstock.storage.files import File
+from penstock.storage.reading import Window, find_record_in_file, walk_windows
+from penstock.tools.history import History, Misfit, restore_snapshot
 from penstock.tools.target import LogFile, opened
 
 
@@ -36,17 +36,19 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
     Where the files store no commit index every whole entry counts. Raises ``BadData`` for damage in
     the way, ``OutOfRange`` for an index that the log does not reach or no longer reaches.
     """
-    if at is not None and at < history.covered:
+    is_whole_log = history.is_whole_log()
+    covered = -1 if is_whole_log else history.covered
+    if at is not None and at < covered:
         raise Compacted(
             f"entry {at} is covered by the snapshot, which holds the state after entry"
-            f" {history.covered}; ask for --at {history.covered} or later"
+            f" {covered}; ask for --at {covered} or later"
         )
     stop = at
     if at is None and history.commit is not None and not uncommitted:
         stop = history.commit
     queues = Queues()
-    run = _Run(history, queues, stop)
-    if not run.ignores_snapshot():
+    run = _Run(history, queues, covered, stop)
+    if not is_whole_log:
         restore_snapshot(history, queues)
     for log in history.target.logs:
         if not run.is_done:
@@ -55,49 +57,33 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         raise OutOfRange(
             f"entry {at} is beyond the log, which ends at entry {run.index}; ask for --at {run.index}"
         )
+    if at is None:
+        run.refuse_short_log()
     return Replayed(queues=queues, index=run.index, term=run.term, tail=run.tail)
 
 
 class _Run:
     """One pass over the log files."""
 
-    def __init__(self, history: History, queues: Queues, stop: int | None) -> None:
+    def __init__(self, history: History, queues: Queues, covered: int, stop: int | None) -> None:
         self.history = history
         self.queues = queues
         self.stop = stop
-        self.index = history.covered
+        self.index = covered
         self.term = 0 if history.point is None else history.point.term
         self.tail: str | None = None
         # The next index that the log must bring; what it brings before is in the snapshot already.
-        self.next_index = min(history.first, history.covered + 1)
+        self.next_index = min(history.first, covered + 1)
 
     @property
     def is_done(self) -> bool:
         return self.stop is not None and self.index >= self.stop
 
-    def ignores_snapshot(self) -> bool:
-        """Variant 1a keeps the whole log beside the snapshot and rebuilds from it alone."""
-        logs = self.history.target.logs
-        if not logs or logs[0].layout is not LogLayout.ONE_A or self.history.snapshot is None:
-            return False
-        with opened(logs[0].path) as file:
-            windows = walk_windows(file, logs[0].path, logs[0].layout)
-            count = sum(len(window.found.offsets) for window in windows)
-        if count <= self.history.covered:
-            return False
-        self.index = -1
-        return True
-
     def read(self, log: LogFile) -> None:
         first = self.history.first if log.first is None else log.first
-        if first > self.next_index:
-            raise CorruptData(
-                f"entries {self.next_index} to {first - 1} are missing before this file",
-                path=str(log.path),
-                offset=0,
-                expected=f"entry {self.next_index}",
-                found=f"entry {first}",
-            )
+        if first != self.next_index:
+            misfit = Misfit(log, self.next_index, first)
+            raise CorruptData(misfit.reason, path=str(log.path), offset=0)
         number = first
         with opened(log.path) as file:
             for window in walk_windows(file, log.path, log.layout):
@@ -107,7 +93,7 @@ class _Run:
                 if self.is_done:
                     return
                 if window.found.stop is not None:
-                    self._meet_damage(log, window, number)
+                    self._meet_damage(file, log, window, number)
         self.next_index = number
 
     def _apply(self, log: LogFile, window: Window, number: int) -> None:
@@ -122,7 +108,7 @@ class _Run:
         by_id = log.layout.contents is Contents.DELTAS_BY_ID
         commands = log.layout.contents is Contents.COMMANDS
         ends = [*found.offsets[1:], found.position]
-        current = skip
+        current, start = skip, 0
         try:
             for current in range(skip, count):
                 start, end = found.offsets[current] + header, ends[current]
@@ -133,7 +119,9 @@ class _Run:
                 else:
                     apply_change(self.queues, decode_change(data, start, end, by_id=by_id), by_id)
         except BadData as error:
-            raise error.located(str(log.path), base=window.base) from None
+            # A command is cut out of the window before it is decoded, a delta is decoded in it.
+            base = window.base + (start if commands else 0)
+            raise error.located(str(log.path), base=base) from None
         except ReplayConflict as error:
             raise CorruptData(
                 f"entry {number + current} cannot be applied: {error}; if the file stands alone, name its"
@@ -144,14 +132,16 @@ class _Run:
         self.index = number + count - 1
         self.term = found.terms[count - 1]
 
-    def _meet_damage(self, log: LogFile, window: Window, number: int) -> None:
+    def _meet_damage(self, file: File, log: LogFile, window: Window, number: int) -> None:
         """Stop at damage unless nothing was promised behind it: then say so and leave it."""
         stop = window.found.stop
         assert stop is not None
         offset = window.base + window.found.position
-        is_last = log is self.history.target.logs[-1]
-        if not is_last or number <= max(
-            self.history.synced, self.stop if self.stop is not None else -1
+        is_promised = number <= max(self.history.synced, -1 if self.stop is None else self.stop)
+        if (
+            log is not self.history.target.logs[-1]
+            or is_promised
+            or _goes_on(file, log, offset, stop)
         ):
             raise CorruptData(
                 f"entry {number} is not whole ({stop.word}); list what came before with"
@@ -160,6 +150,31 @@ class _Run:
                 offset=offset,
             )
         self.tail = f"{log.path}, offset {offset}: not applied: {stop.word}"
+
+    def refuse_short_log(self) -> None:
+        """Raise ``CorruptData`` if entries are gone that the files say were there."""
+        promised = self.history.sure if self.stop is None else self.stop
+        logs = self.history.target.logs
+        if not self.history.is_point_sure:
+            raise CorruptData(
+                "the snapshot's index or term is not what it was when it was written; salvage with"
+                " 'penstock repair'",
+                path=str(self.history.target.snapshot),
+                offset=4,
+            )
+        if promised > self.index:
+            raise CorruptData(
+                f"entries up to {promised} were committed or synced, but the log ends at {self.index};"
+                " salvage with 'penstock repair'",
+                path=str(logs[-1].path if logs else self.history.target.path),
+            )
+
+
+def _goes_on(file: File, log: LogFile, offset: int, stop: Status) -> bool:
+    """Return whether more than a torn tail begins here: entries of the log follow, or a whole one stands here."""
+    if not log.layout.is_marked or stop in (Status.BAD_TERM, Status.FALLING_TERM):
+        return stop is not Status.TORN
+    return find_record_in_file(file, log.layout, offset + 1, file.size()) is not None
 
 
 def apply_change(queues: Queues, change: Change, by_id: bool) -> None:
@@ -179,8 +194,3 @@ def apply_change(queues: Queues, change: Change, by_id: bool) -> None:
         queues.remove(queue, middle)
     else:
         queues.remove_equal(queue, middle, payload)
-
-
-def tasks_in_order(queues: Queues) -> list[QueueName]:
-    """Return the names of all queues, sorted: the order in which they are listed."""
-    return sorted(queues.by_name)

@@ -7,6 +7,7 @@ every row about a place in a file; bytes are base64 in ``payload``.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from penstock.model import (
     RemoveEqualTask,
     RemoveTask,
 )
-from penstock.tools.history import Found, History
+from penstock.tools.history import Found, History, Misfit
 from penstock.tools.target import FAMILY
 
 Row = dict[str, Any]
@@ -49,6 +50,9 @@ _OPS: Final[dict[type[Delta | Command], str]] = {
     DeleteCommand: "delete",
     ListQueues: "list",
 }
+
+KINDS: Final = ("metadata", "snapshot", "log", "sidecar")
+"""The kinds of files that may turn out to be unreadable."""
 
 REASONS: Final = {
     Status.BAD_CHECKSUM: "the payload does not match its checksum",
@@ -81,18 +85,12 @@ def place(path: Path, kind: str, offset: int | None, size: int | None, status: s
 
 def entry_row(history: History, found: Found) -> Row:
     """Return the row of a record, or of a stretch of the log that is none."""
-    is_record = found.term != 0 or bool(found.payload) or found.status is Status.OK
-    row = place(
-        found.log.path,
-        "entry" if is_record else "damage",
-        found.offset,
-        found.size,
-        found.status.word,
-    )
+    kind = "entry" if found.is_record else "damage"
+    row = place(found.log.path, kind, found.offset, found.size, found.status.word)
     if found.status is not Status.OK:
         row["reason"] = REASONS[found.status]
     row |= {"index": found.index, "term": found.term or None}
-    if not is_record:
+    if not found.is_record:
         return row
     row["committed"] = history.is_committed(found.index)
     try:
@@ -137,7 +135,21 @@ def policy_fields(policy: Policy) -> Row:
     return fields
 
 
-def damage_row(error: BadData, kind: str, status: str, path: Path) -> Row:
-    """Return the row of damage that a decoder raised."""
+def misfit_row(misfit: Misfit) -> Row:
+    """Return the row of entries that stand in no file, or in two."""
+    row = place(misfit.log.path, "damage", 0, None, misfit.status)
+    return row | {"reason": misfit.reason, "index": misfit.expected}
+
+
+def unreadable_rows(history: History, kinds: tuple[str, ...] = KINDS) -> Iterator[Row]:
+    """Yield a row for each file of these kinds that cannot be read."""
+    for unreadable in history.unreadable:
+        if unreadable.kind in kinds:
+            yield damage_row(unreadable.error, unreadable.kind, unreadable.path)
+
+
+def damage_row(error: BadData, kind: str, path: Path) -> Row:
+    """Return the row of damage that a decoder raised in a file of this kind."""
+    status = "bad-header" if kind == "log" else f"bad-{kind}"
     row = place(Path(error.path or path), kind, error.offset, None, status)
     return row | {"reason": error.reason, "expected": error.expected, "found": error.found}

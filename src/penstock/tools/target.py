@@ -8,7 +8,8 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +22,26 @@ from penstock.formats.taskflux.compaction import SIZE as COMPACTION_SIZE
 from penstock.formats.taskflux.compaction import Compaction, decode_compaction
 from penstock.formats.taskflux.deltas import is_delta
 from penstock.formats.taskflux.generation import Contents, Generation
-from penstock.formats.taskflux.log import LogLayout, detect_layout, parse_segment_name
-from penstock.formats.taskflux.metadata import SIZE_MAX, Metadata, decode_metadata
+from penstock.formats.taskflux.log import LogLayout, Status, detect_layout, parse_segment_name
+from penstock.formats.taskflux.metadata import (
+    SIZE_MAX,
+    Metadata,
+    MetadataLayout,
+    decode_metadata,
+)
 from penstock.formats.taskflux.snapshot import SnapshotHeader, SnapshotLayout
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SIZE as SYNC_POINT_SIZE
 from penstock.formats.taskflux.sync_point import SyncPoint, decode_sync_point
-from penstock.storage.directory import Layout, locate
+from penstock.storage.directory import CONSENSUS, LOG_NAMES_2, Layout, layout_in, locate
 from penstock.storage.files import File, OsFiles, read_whole
-from penstock.storage.reading import walk_windows
+from penstock.storage.reading import find_record_in_file, scan_file
 
 FAMILY: Final = "taskflux"
 FILES: Final = OsFiles()
+
+DECIDED: Final = 100
+"""By so many more records a log must read as commands, or as deltas, for the rest not to be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +77,7 @@ def resolve(path: Path) -> Target:
     """Return what is at ``path``. Raises ``PathRefused`` or ``BadData``."""
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise PathMissing(f"{path}: no such file or directory; check the path") from None
     if stat.S_ISDIR(mode):
         return _resolve_directory(path)
@@ -78,7 +87,12 @@ def resolve(path: Path) -> Target:
 
 
 def _resolve_directory(path: Path) -> Target:
-    layout = locate(FILES, path)
+    try:
+        layout = locate(FILES, path)
+    except BadData:
+        layout = _locate_unmarked(path)
+        if layout is None:
+            raise
     if layout is None:
         raise PathRefused(
             f"{path}: no files that Penstock knows; name a node's directory (with 'data' or 'consensus'"
@@ -94,6 +108,31 @@ def _resolve_directory(path: Path) -> Target:
         snapshot=snapshot,
         companions=layout.companions,
     )
+
+
+def _locate_unmarked(path: Path) -> Layout | None:
+    """Return the layout of a directory whose log has lost its marker, if other bytes still tell."""
+    for home in (path / CONSENSUS, path):
+        for name in LOG_NAMES_2:
+            generation = _generation_beside(home, home / name)
+            if generation is not None:
+                return replace(layout_in(home, generation), log=home / name)
+    return None
+
+
+def _generation_beside(home: Path, log: Path) -> Generation | None:
+    """Return the generation that metadata, snapshot or the log's own records show."""
+    if not log.exists():
+        return None
+    for name in ("raft.metadata", "raft.snapshot"):
+        marker = read_whole(FILES, home / name, size_max=3) or b""
+        if marker in (metadata_format.MARKER_1, metadata_format.MARKER_1A):
+            return Generation.ONE
+        if marker in (metadata_format.MARKER, snapshot_format.MARKER):
+            return Generation.TWO
+    with opened(log) as file:
+        found = find_record_in_file(file, LogLayout.TWO, LogLayout.TWO.header_size, file.size())
+    return None if found is None else Generation.TWO
 
 
 def _is_filled(path: Path) -> bool:
@@ -123,28 +162,44 @@ def _log_file(path: Path, layout: LogLayout, first: int | None) -> LogFile:
 def _unmarked_layout(path: Path, snapshot: Path | None) -> LogLayout:
     """Tell the variants of generation 1 apart: by marker, by the snapshot beside, by the payloads."""
     with opened(path) as file:
-        layout = detect_layout(file.read(0, 16))
-    if layout is not LogLayout.ONE_B:
-        return layout
-    if snapshot is not None and read_snapshot_header(snapshot).layout is SnapshotLayout.ONE_C:
-        return LogLayout.ONE_C
-    return LogLayout.ONE_C if _holds_deltas(path) else LogLayout.ONE_B
+        try:
+            layout = detect_layout(file.read(0, 16))
+        except BadData:
+            layout = max((LogLayout.ONE_B, LogLayout.ONE_A), key=partial(_count, file))
+        if layout is not LogLayout.ONE_B:
+            return layout
+        is_1c = _is_snapshot_1c(snapshot) or _holds_deltas(file)
+    return LogLayout.ONE_C if is_1c else LogLayout.ONE_B
 
 
-def _holds_deltas(path: Path) -> bool:
-    """Return whether the payloads are deltas and not commands; a few read as both, then they are not."""
-    header = LogLayout.ONE_B.record_header.size
-    may_be_commands = may_be_deltas = True
-    with opened(path) as file:
-        for window in walk_windows(file, path, LogLayout.ONE_B):
-            ends = [*window.found.offsets[1:], window.found.position]
-            for offset, end in zip(window.found.offsets, ends, strict=True):
-                payload = window.data[offset + header : end]
-                may_be_commands = may_be_commands and is_command(payload)
-                may_be_deltas = may_be_deltas and is_delta(payload, Contents.DELTAS_BY_VALUE)
-                if not (may_be_commands and may_be_deltas):
-                    return may_be_deltas
-    return False
+def _count(file: File, layout: LogLayout) -> int:
+    """Return the number of whole records, if the file is of this layout."""
+    pieces = scan_file(file, layout, start=layout.header_size, size=file.size())
+    return sum(piece.status is Status.OK for piece, _ in pieces)
+
+
+def _is_snapshot_1c(path: Path | None) -> bool:
+    try:
+        return path is not None and read_snapshot_header(path).layout is SnapshotLayout.ONE_C
+    except BadData:
+        return False
+
+
+def _holds_deltas(file: File) -> bool:
+    """Return whether the payloads are deltas and not commands.
+
+    A few read as both. The first that reads as one only decides, together with its neighbours: one of
+    them may be damaged.
+    """
+    layout, commands, deltas = LogLayout.ONE_B, 0, 0
+    pieces = scan_file(file, layout, start=layout.header_size, size=file.size())
+    for piece, payload in pieces:
+        if piece.status is Status.OK and payload:
+            commands += is_command(payload)
+            deltas += is_delta(payload, Contents.DELTAS_BY_VALUE)
+        if abs(commands - deltas) >= DECIDED:
+            break
+    return deltas > commands
 
 
 def _resolve_file(path: Path) -> Target:
@@ -158,9 +213,9 @@ def _resolve_file(path: Path) -> Target:
             path=path, kind="metadata", generation=_generation_of_metadata(path), metadata=path
         )
     if marker == snapshot_format.MARKER or _is_snapshot_1(path, marker):
-        with opened(path) as file:
-            layout = snapshot_format.detect_layout(file.read, file.size())
-        return Target(path=path, kind="snapshot", generation=layout.generation, snapshot=path)
+        return Target(
+            path=path, kind="snapshot", generation=_generation_of_snapshot(path), snapshot=path
+        )
     try:
         layout_of_log = detect_layout(start)
     except UnknownFormat:
@@ -214,15 +269,24 @@ def _is_snapshot_1(path: Path, marker: bytes) -> bool:
     return True
 
 
+def _generation_of_snapshot(path: Path) -> Generation:
+    """Return the generation; only for damaged files of generation 1 the layout cannot be told."""
+    with opened(path) as file:
+        try:
+            return snapshot_format.detect_layout(file.read, file.size()).generation
+        except BadData:
+            return Generation.ONE
+
+
 def _generation_of_metadata(path: Path) -> Generation:
     """Return the generation; for damaged metadata the one that its size shows."""
     try:
         return read_metadata(path).layout.generation
     except BadData:
-        size, marker = path.stat().st_size, path.read_bytes()[:4]
-        if marker != metadata_format.MARKER:
-            return Generation.ONE
-        return Generation.THREE if size > 20 else Generation.TWO
+        with opened(path) as file:
+            is_old = file.read(0, 4) != metadata_format.MARKER
+            is_long = file.size() > MetadataLayout.TWO_SEED.size
+        return Generation.ONE if is_old else Generation.THREE if is_long else Generation.TWO
 
 
 # --- reading the small files ---------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""The ``penstock`` command, called in this process or in one of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.main import main
+
+COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return stdout as the JSON lines that it must be."""
+        assert self.out == "" or self.out.endswith("\n")
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def words(self) -> list[str]:
+        """Return the lines that were said."""
+        return self.err.splitlines()
+
+
+def penstock(*words: str | Path) -> Outcome:
+    """Run the command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    handler = signal.getsignal(signal.SIGPIPE)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["penstock", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        finally:
+            signal.signal(signal.SIGPIPE, handler)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def process(*words: str | bytes | Path, cwd: Path | None = None, timeout_s: float = 60) -> Outcome:
+    """Run the command in a process of its own."""
+    return run([*COMMAND, *words], cwd=cwd, timeout_s=timeout_s)
+
+
+def run(
+    command: Sequence[str | bytes | Path], *, cwd: Path | None = None, timeout_s: float = 60
+) -> Outcome:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=timeout_s, check=False)
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
