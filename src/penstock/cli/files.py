@@ -21,12 +21,19 @@ from penstock.tools.replay import replay
 from penstock.tools.rows import encode_payload
 from penstock.tools.target import resolve
 
+# Whether a path can be read is found out, and said, by those who read it.
 PathArgument = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A data directory, or one file of it.")
+    Path,
+    typer.Argument(metavar="PATH", readable=False, help="A data directory, or one file of it."),
 ]
 OutOption = Annotated[
     Path,
-    typer.Option("--out", metavar="DIR", help="A new or empty directory; PATH is never changed."),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        readable=False,
+        help="A new or empty directory; PATH is never changed.",
+    ),
 ]
 UncommittedOption = Annotated[
     bool, typer.Option("--uncommitted", help="Include entries behind the commit index.")

@@ -67,6 +67,8 @@ class Bar:
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
+                redirect_stdout=False,  # else rows would go where the bar is drawn
+                redirect_stderr=False,
             )
             self._progress.add_task(self._words, total=self._total)
             self._progress.start()

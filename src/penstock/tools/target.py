@@ -137,7 +137,11 @@ def _generation_beside(home: Path, log: Path) -> Generation | None:
 
 def _is_filled(path: Path) -> bool:
     """Return whether there is a file with something in it; an empty one stands for its default (R1)."""
-    return path.exists() and path.stat().st_size > 0
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise PathRefused(f"{path}: is not a file; put the file itself there")
+    return path.stat().st_size > 0
 
 
 def _log_files(layout: Layout, snapshot: Path | None) -> Iterator[LogFile]:

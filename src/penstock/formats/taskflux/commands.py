@@ -101,15 +101,25 @@ def is_command(data: Bytes) -> bool:
 # --- in columns ----------------------------------------------------------------------------------
 
 
-def command_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, rows: Any) -> None:  # noqa: ARG001
+def command_kernel(
+    data: Any,
+    offset: Any,
+    header_size: Any,
+    length: Any,
+    status: Any,
+    by_id: Any,  # noqa: ARG001 - both kernels are called alike
+    rows: Any,
+) -> None:
     """Decode a command per row as ``decode_command`` does; see ``entries.ChangeColumns`` for the rows.
 
-    A row that is not ``wanted`` or has no bytes stays 0; one whose bytes are no command gets BAD_OP.
+    A row of bad status or without bytes gets 0; one whose bytes are no command gets BAD_OP.
     """
     for row in range(len(offset)):
-        start = offset[row]
+        for column in range(7):
+            rows[column, row] = 0
+        start = offset[row] + header_size
         end = start + length[row]
-        if not wanted[row] or start == end:
+        if status[row] != 0 or start == end:
             continue
         op = data[start]
         rows[0, row] = 0xFF

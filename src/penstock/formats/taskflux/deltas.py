@@ -213,15 +213,25 @@ def is_delta(data: Bytes, contents: Contents) -> bool:
 # --- in columns ----------------------------------------------------------------------------------
 
 
-def delta_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, rows: Any) -> None:
+def delta_kernel(
+    data: Any,
+    offset: Any,
+    header_size: Any,
+    length: Any,
+    status: Any,
+    by_id: Any,
+    rows: Any,
+) -> None:
     """Decode a delta per row as ``decode_change`` does; see ``entries.ChangeColumns`` for the rows.
 
-    A row that is not ``wanted`` or has no bytes stays 0; one whose bytes are no delta gets BAD_OP.
+    A row of bad status or without bytes gets 0; one whose bytes are no delta gets BAD_OP.
     """
     for row in range(len(offset)):
-        start = offset[row]
+        for column in range(7):
+            rows[column, row] = 0
+        start = offset[row] + header_size
         end = start + length[row]
-        if not wanted[row] or start == end:
+        if status[row] != 0 or start == end:
             continue
         op = data[start]
         rows[0, row] = 0xFF
@@ -238,23 +248,26 @@ def delta_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, r
         first = 0
         second = 0
         if left >= 8:
-            for i in range(body, body + 4):
-                first = first * 256 + data[i]
-            for i in range(body + 4, body + 8):
-                second = second * 256 + data[i]
+            i = body
+            first = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
+            i += 4
+            second = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
         key = 0
+        task_id = 0
         payload = 0
         if op == ADD or (op == REMOVE and not by_id):
-            inner = 0
+            inner = -1
             if left >= 12:
-                for i in range(body + 8, body + 12):
-                    inner = inner * 256 + data[i]
+                i = body + 8
+                inner = (
+                    data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
+                )
             good = good and left >= 12 and inner == left - 12
             key = ((first - ((first >> 31) << 32)) << 32) | second
             payload = body + 12
         elif op == REMOVE:
             good = good and left == 8
-            key = ((first - ((first >> 31) << 32)) << 32) | second
+            task_id = ((first - ((first >> 31) << 32)) << 32) | second
         elif op == DELETE:
             good = good and left == 0
         elif op == CREATE:
@@ -285,3 +298,4 @@ def delta_kernel(data: Any, offset: Any, length: Any, wanted: Any, by_id: Any, r
             rows[3, row] = key
             rows[4, row] = payload
             rows[5, row] = end - payload if payload else 0
+            rows[6, row] = task_id

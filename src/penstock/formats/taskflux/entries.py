@@ -15,7 +15,7 @@ from penstock.formats.kernel import compiled
 from penstock.formats.taskflux.commands import command_kernel
 from penstock.formats.taskflux.deltas import delta_kernel
 from penstock.formats.taskflux.generation import Contents
-from penstock.formats.taskflux.log import LogLayout, Status
+from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import BATCH_ROWS, PieceColumns, scan_columns
 
 if TYPE_CHECKING:
@@ -92,20 +92,23 @@ def _changes(
     kernel: Callable[..., Any]
     kernel = command_kernel if layout.contents is Contents.COMMANDS else delta_kernel
     by_id = layout.contents is Contents.DELTAS_BY_ID
-    rows = np.zeros((6, len(pieces)), dtype=np.int64)
-    offset = pieces.offset + layout.record_header.size
-    wanted = pieces.status == int(Status.OK)
+    rows = np.empty((7, len(pieces)), dtype=np.int64)
     source: Any = bytes(buffer) if interpreted else buffer
     (kernel if interpreted else compiled(kernel))(
-        source, offset, pieces.length, wanted, by_id, rows
+        source,
+        pieces.offset,
+        layout.record_header.size,
+        pieces.length,
+        pieces.status,
+        by_id,
+        rows,
     )
-    removed = (rows[0] == ord("R")) & by_id
     return ChangeColumns(
         op=rows[0],
         queue_offset=rows[1],
         queue_size=rows[2],
-        key=np.where(removed, 0, rows[3]),
-        task_id=np.where(removed, rows[3], 0).view(np.uint64),
+        key=rows[3],
+        task_id=rows[6].view(np.uint64),
         payload_offset=rows[4],
         payload_size=rows[5],
     )

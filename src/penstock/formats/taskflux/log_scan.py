@@ -224,23 +224,16 @@ def _walk_to(
     data: Bytes, layout: LogLayout, start: Boundary, at: int, size: int, *, bulk: bool
 ) -> Boundary:
     """Scan from a true boundary up to ``at``; return where that ended, and the term before it."""
+    scanner: Callable[..., Generator[Any, None, int]] = scan_columns if bulk else scan
     position, term = start
-    if not bulk:
-        pieces = scan(data, layout, start=position, stop=at, term=term, size=size)
-        while True:
-            try:
-                piece = next(pieces)
-            except StopIteration as done:
-                return Boundary(done.value, term)
-            term = piece.term if piece.term >= 1 else term
-    batches = scan_columns(data, layout, start=position, stop=at, term=term, size=size)
+    found = scanner(data, layout, start=position, stop=at, term=term, size=size)
     while True:
         try:
-            batch = next(batches)
+            piece = next(found)
         except StopIteration as done:
             return Boundary(done.value, term)
-        known = batch.term[batch.term >= 1]
-        term = int(known[-1]) if len(known) else term
+        terms = piece.term[piece.term >= 1] if bulk else [piece.term][: piece.term >= 1]
+        term = int(terms[-1]) if len(terms) else term
 
 
 def _find_run(
@@ -336,7 +329,7 @@ def scan_columns(
     position, why = start, _FULL
     while why == _FULL:
         room = max(2, min(batch_rows, (end - position) // header_size + 2))
-        rows = np.zeros((5, room), dtype=np.int64)
+        rows = np.empty((5, room), dtype=np.int64)
         count, position, term, why = kernel(
             buffer, position, stop, end, size, term, header_size, layout.is_marked,
             layout is LogLayout.ONE_A, _checksum_tables(), rows,
@@ -352,12 +345,12 @@ def scan_columns(
     return int(position)
 
 
-_CHECKSUM_STEP: Final = 8
+_CHECKSUM_STEP: Final = 16
 
 
 @cache
 def _checksum_tables() -> NDArray[np.int64]:
-    """Return the tables that take the checksum 8 bytes further at a step (CRC-32/MPEG-2)."""
+    """Return the tables that take the checksum 16 bytes further at a step (CRC-32/MPEG-2)."""
     import numpy as np
 
     tables = np.zeros((_CHECKSUM_STEP, 256), dtype=np.int64)
@@ -427,6 +420,8 @@ def _scan_kernel(
                 rows[0, count] = held
                 rows[1, count] = size - held
                 rows[2, count] = held_status
+                rows[3, count] = 0
+                rows[4, count] = 0
                 return count + 1, size, previous, _DONE
 
         status = _OK
@@ -489,6 +484,26 @@ def _scan_kernel(
                     )
                     register = 0xFFFFFFFF
                     i = body
+                    while i + 16 <= follower:
+                        register = (
+                            tables[15, (register >> 24) ^ data[i]]
+                            ^ tables[14, ((register >> 16) & 0xFF) ^ data[i + 1]]
+                            ^ tables[13, ((register >> 8) & 0xFF) ^ data[i + 2]]
+                            ^ tables[12, (register & 0xFF) ^ data[i + 3]]
+                            ^ tables[11, data[i + 4]]
+                            ^ tables[10, data[i + 5]]
+                            ^ tables[9, data[i + 6]]
+                            ^ tables[8, data[i + 7]]
+                            ^ tables[7, data[i + 8]]
+                            ^ tables[6, data[i + 9]]
+                            ^ tables[5, data[i + 10]]
+                            ^ tables[4, data[i + 11]]
+                            ^ tables[3, data[i + 12]]
+                            ^ tables[2, data[i + 13]]
+                            ^ tables[1, data[i + 14]]
+                            ^ tables[0, data[i + 15]]
+                        )
+                        i += 16
                     while i + 8 <= follower:
                         register = (
                             tables[7, (register >> 24) ^ data[i]]
@@ -554,6 +569,8 @@ def _scan_kernel(
                 rows[0, count] = held
                 rows[1, count] = position - held
                 rows[2, count] = held_status
+                rows[3, count] = 0
+                rows[4, count] = 0
                 count += 1
                 mode = _JUDGE
             else:
