@@ -17,12 +17,13 @@ from penstock.formats.taskflux.snapshot import (
     SnapshotHeader,
     StoredTask,
     decode_snapshot,
+    detect_layout,
     encode_snapshot,
 )
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, QueueHead, SnapshotPoint, TaskId
 from penstock.storage import snapshot
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles
-from penstock.storage.snapshot import SnapshotStore, layout_of
+from penstock.storage.snapshot import SnapshotStore
 from penstock.testing.disk import MemoryFiles, crash_states
 from support.log_stores import flipped, point
 
@@ -124,7 +125,7 @@ def test_what_was_written_is_what_the_next_start_reads(
             assert found.header == SnapshotHeader(layout=WRITTEN[generation], point=point(index))
             assert tasks_of(found) == [(1, 7, b"state %d" % index)]
     file = store.open()
-    assert layout_of(file) is WRITTEN[generation]
+    assert detect_layout(file.read, file.size()) is WRITTEN[generation]
     file.close()
     assert [p.name for p in tmp_path.iterdir()] == ["snapshot"]
 

@@ -6,12 +6,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from penstock.binary import CHECKSUM_START, INT32, Bytes, checksum
-from penstock.errors import BadData, CorruptData, StorageFailed
+from penstock.binary import Bytes
+from penstock.errors import BadData, StorageFailed
 from penstock.formats.taskflux.snapshot import (
     Patch,
     SnapshotHeader,
     SnapshotLayout,
+    check_frame,
     decode_header,
     detect_layout,
 )
@@ -20,11 +21,6 @@ from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison
 
 WRITE_SIZE: Final = 2**20
 """Small pieces are gathered up to this before they are written."""
-
-READ_SIZE: Final = 2**20
-"""How much is read at a time to check a file."""
-
-_CHECKSUM_SIZE: Final = 4
 
 
 class SnapshotWriter:
@@ -128,10 +124,7 @@ class SnapshotStore:
     def _verify(self, layout: SnapshotLayout) -> None:
         file = self.open()
         try:
-            if layout.has_length:
-                refuse_bad_length(file, layout)
-            if layout.is_checked:
-                refuse_bad_checksum(file, layout)
+            check_frame(file.read, file.size(), layout)
         except BadData as error:
             raise error.located(str(self._path)) from None
         finally:
@@ -160,39 +153,3 @@ class SnapshotStore:
         except BaseException:
             writer.abandon()
             raise
-
-
-def layout_of(file: File) -> SnapshotLayout:
-    """Return the layout of an open snapshot file. Raises ``BadData``."""
-    return detect_layout(file.read, file.size())
-
-
-def refuse_bad_length(file: File, layout: SnapshotLayout) -> None:
-    """Raise ``CorruptData`` unless the state is as long as the header says."""
-    offset = layout.state_offset - INT32.size
-    stored = int.from_bytes(file.read(offset, INT32.size), "big", signed=True)
-    actual = file.size() - layout.state_offset - _CHECKSUM_SIZE
-    if stored != actual:
-        raise CorruptData(
-            "the state's length does not fit the file",
-            offset=offset,
-            expected=str(actual),
-            found=str(stored),
-        )
-
-
-def refuse_bad_checksum(file: File, layout: SnapshotLayout) -> None:
-    """Raise ``CorruptData`` unless the bytes match the checksum at their end; they pass as a stream."""
-    register, offset = CHECKSUM_START, layout.covered_offset
-    end = file.size() - _CHECKSUM_SIZE
-    while offset < end and (piece := file.read(offset, min(READ_SIZE, end - offset))):
-        register = checksum(piece, register)
-        offset += len(piece)
-    stored = file.read(end, _CHECKSUM_SIZE) if end >= layout.state_offset else b""
-    if stored != register.to_bytes(_CHECKSUM_SIZE, "big"):
-        raise CorruptData(
-            "snapshot checksum does not match",
-            offset=max(0, end),
-            expected=f"{register:08X}",
-            found=stored.hex().upper() or "the end of the file",
-        )

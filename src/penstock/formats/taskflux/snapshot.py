@@ -292,15 +292,44 @@ def _likely_damaged(start: bytes) -> SnapshotLayout:
     return SnapshotLayout.TWO_SEED
 
 
-def _checksum_matches(read: ReadAt, size: int, layout: SnapshotLayout) -> bool:
+def _checksum_of(read: ReadAt, size: int, layout: SnapshotLayout) -> int:
+    """Return the checksum that the file should hold at its end; the bytes pass as a stream."""
     register, offset, end = CHECKSUM_START, layout.covered_offset, size - 4
-    while offset < end:
-        piece = read(offset, min(WINDOW, end - offset))
-        if not piece:
-            return False
+    while offset < end and (piece := read(offset, min(WINDOW, end - offset))):
         register = checksum(piece, register)
         offset += len(piece)
-    return UINT32.pack(register) == read(end, 4)
+    return register
+
+
+def _checksum_matches(read: ReadAt, size: int, layout: SnapshotLayout) -> bool:
+    return UINT32.pack(_checksum_of(read, size, layout)) == read(size - 4, 4)
+
+
+def _check_length(read: ReadAt, size: int, layout: SnapshotLayout) -> None:
+    if layout.has_length:
+        stored, actual = read(layout.state_offset - 4, 4), size - layout.state_offset - 4
+        if stored != INT32.pack(max(0, actual)):
+            raise CorruptData(
+                "the state's length does not fit the file",
+                offset=layout.state_offset - 4,
+                expected=str(actual),
+                found=str(int.from_bytes(stored, "big", signed=True)),
+            )
+
+
+def check_frame(read: ReadAt, size: int, layout: SnapshotLayout) -> None:
+    """Raise ``CorruptData`` unless length and checksum fit the file, without decoding what it holds."""
+    _check_length(read, size, layout)
+    if layout.is_checked:
+        register = _checksum_of(read, size, layout)
+        found = read(size - 4, 4) if size - 4 >= layout.state_offset else b""
+        if found != UINT32.pack(register):
+            raise CorruptData(
+                "snapshot checksum does not match",
+                offset=max(0, size - 4),
+                expected=f"{register:08X}",
+                found=found.hex().upper() or "the end of the file",
+            )
 
 
 def _detect_unmarked(read: ReadAt, size: int, marker: bytes) -> SnapshotLayout:
@@ -384,8 +413,8 @@ class _Window:
     """A moving view of the state's bytes that takes their checksum as they pass."""
 
     def __init__(self, read: ReadAt, layout: SnapshotLayout, size: int) -> None:
-        self._read = read
-        self._size = size
+        self.read = read
+        self.size = size
         # The state ends before the checksum; nothing behind it may be taken for a task.
         self.end = max(layout.state_offset, size - 4 * layout.is_checked)
         self.base = layout.state_offset  # place in the file of the window's first byte
@@ -420,7 +449,7 @@ class _Window:
         self.base += self.used
         self.used = 0
         start = self.base + len(kept)
-        fresh = self._read(start, size - len(kept))
+        fresh = self.read(start, size - len(kept))
         self.register = checksum(fresh, self.register)
         self.data = kept + fresh
         if len(self.data) < size:
@@ -438,7 +467,7 @@ class _Window:
             self.used = len(self.data)
 
     def stored(self) -> int:
-        return int.from_bytes(self._read(self.end, 4), "big")
+        return int.from_bytes(self.read(self.end, 4), "big")
 
 
 # The longest head: name 256, implementation 4, last id 8, limits 8, range 17, count 4.
@@ -447,15 +476,7 @@ _HEAD_SIZE_MAX: Final = 297
 
 def _decode_queues(window: _Window, layout: SnapshotLayout) -> Iterator[QueueHead | Batch]:
     count: int | None = None
-    if layout.has_length:
-        length = INT32.unpack(window._read(layout.state_offset - 4, 4))[0]  # noqa: SLF001
-        if length != window.remaining:
-            raise CorruptData(
-                "the state's length does not fit the file",
-                offset=layout.state_offset - 4,
-                expected=str(window.remaining),
-                found=str(length),
-            )
+    _check_length(window.read, window.size, layout)
     if layout.is_counted:
         window.need(4, "the queue count")
         count = INT32.unpack_from(window.data, window.used)[0]
