@@ -40,6 +40,7 @@ KINDS = {
     "directory": 1,
     "node/consensus": 1,
     "loop": 1,
+    "circle": 1,
     "nowhere": 2,
     "dangling": 2,
     "text/below": 2,
@@ -61,6 +62,9 @@ def strange_things(place: Path) -> None:
         },
     )
     (place / "loop").symlink_to("loop")
+    for name in ("data", "consensus", "log"):
+        (place / "circle").mkdir(exist_ok=True)
+        (place / "circle" / name).symlink_to("../circle")
     (place / "dangling").symlink_to("no-such-file")
 
 

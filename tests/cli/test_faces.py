@@ -155,6 +155,25 @@ def test_what_repair_could_not_keep_is_said_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", list(NODES))
+def test_whatever_bit_is_turned_over_each_command_answers(tmp_path: Path, name: str) -> None:
+    # tests/tools turns over every bit; here the faces see a few of them.
+    root = NODES[name].write(tmp_path / "node")
+    for file, data in NODES[name].files().items():
+        for bit in range(0, 8 * min(len(data), 200), 61):
+            (root / file).write_bytes(flipped(data, bit))
+            seen = penstock("verify", root)
+            assert (seen.code, len(seen.words)) == (1 if seen.rows else 0, 1)
+            for word in ("inspect", "dump", "tasks"):
+                outcome = penstock(word, root)
+                assert outcome.code in (0, 1)
+                assert len(outcome.words) <= 1
+                assert outcome.rows or outcome.words or word == "tasks"
+            if seen.code == 0 and not file.endswith("synced"):
+                assert penstock("dump", root).code == 0
+        (root / file).write_bytes(data)
+
+
 # --- tables --------------------------------------------------------------------------------------
 
 

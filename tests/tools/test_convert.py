@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from penstock.errors import BadData, CannotConvert, CorruptData, PathRefused
 from penstock.formats.taskflux.compaction import Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import COMMIT, LogLayout, segment_name
+from penstock.formats.taskflux.log import (
+    COMMIT,
+    LogLayout,
+    encode_header,
+    encode_record,
+    segment_name,
+)
 from penstock.formats.taskflux.metadata import MetadataLayout, decode_metadata, encode_metadata
 from penstock.model import (
     DEFAULT_QUEUE,
@@ -40,7 +46,7 @@ from support.at_rest import damage_of, identified, listed, opens, tree
 from support.damage import flipped, overwritten
 from support.histories import nodes
 from support.naive_queues import Change
-from support.node_files import Files, Node, write_files
+from support.node_files import Files, Node, payload_of, write_files
 from support.samples import NODES, QUEUE, THREE, TWO
 
 ONE, TWO_, THREE_ = Generation
@@ -162,11 +168,17 @@ def test_a_removal_that_found_nothing_keeps_its_index(tmp_path: Path) -> None:
 
 
 def test_a_large_log_becomes_several_segments(tmp_path: Path) -> None:
-    history: History = [(1, add(b"%06d" % number)) for number in range(3000)]
-    root = Node(layout=LogLayout.TWO, history=history).write(tmp_path / "node")
+    records = [
+        encode_record(LogLayout.TWO, term=1, payload=payload_of(add(b"%06d" % number)))
+        for number in range(3000)
+    ]
+    log = encode_header(LogLayout.TWO, commit=2999) + b"".join(records)
+    root = write_files(tmp_path / "node", {"consensus/log.raft": log})
     converted(root, THREE_, tmp_path / "out")
     assert inspect(resolve(tmp_path / "out"))["log_files"] > 1
-    assert len(listed(tmp_path / "out")) == 3000
+    assert [payload for _, _, payload in listed(tmp_path / "out")] == [
+        b"%06d" % number for number in range(3000)
+    ]
     assert opens(tmp_path / "out")
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import parse_segment_name
+from penstock.formats.taskflux.log import LogLayout, parse_segment_name
 from support.at_rest import damage_of, listed, listed_or_refused, opens, repaired, tree
 from support.damage import all_of, bits, flipped, name_bits, number, turns_into
 from support.node_files import STATE, Files, Node
@@ -267,9 +267,27 @@ def test_what_a_turned_bit_leaves_is_salvaged_and_nothing_else(tmp_path: Path, n
     report(f"directories of generation {name} salvaged after a turned bit: {seen}")
 
 
-def test_a_snapshot_that_lies_about_its_index_costs_no_task(tmp_path: Path) -> None:
-    # The sync point gives it away. Which of the log's entries it holds is unknown then: tasks may stand twice.
+def test_a_sync_point_makes_a_wrong_index_and_term_right_again(tmp_path: Path) -> None:
     node = THREE_SYNCED
+    root, out = node.write(tmp_path / "node"), tmp_path / "out"
+    data = node.files()[SNAPSHOT_3]
+    possible = turns_into(data, 4, 12, _between(0, 2**63)) | turns_into(
+        data, 12, 20, _between(1, 2**63)
+    )
+    for bit in possible:
+        (root / SNAPSHOT_3).write_bytes(flipped(data, bit))
+        rows, _ = repaired(root, out)
+        assert [row["status"] for row in rows] == ["bad-snapshot"]
+        assert damage_of(out) == []
+        assert opens(out)
+        for index in range(node.snapshot_at, node.last + 1):
+            assert listed(out, at=index) == node.at(index)
+        shutil.rmtree(out)
+
+
+def test_where_snapshot_and_log_disagree_no_task_is_lost(tmp_path: Path) -> None:
+    # Nothing tells which of the log's entries the snapshot holds: tasks may stand twice then.
+    node = Node(layout=LogLayout.THREE, history=THREE.history, snapshot_at=1, starts=(0,))
     root, out = node.write(tmp_path / "node"), tmp_path / "out"
     data = node.files()[SNAPSHOT_3]
     for bit in bits(4, 20):

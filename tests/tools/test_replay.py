@@ -25,6 +25,10 @@ from penstock.model import (
     TaskId,
     Term,
 )
+from penstock.tools.dump import dump
+from penstock.tools.history import read_history
+from penstock.tools.replay import replay
+from penstock.tools.target import resolve
 from support.at_rest import damage_of, identified, listed, statuses, tree
 from support.histories import nodes
 from support.naive_queues import Change
@@ -146,6 +150,8 @@ def test_records_that_an_interrupted_compaction_left_are_not_applied_twice(
     assert listed(root) == node.tasks == [("", 0, b"a"), ("", 0, b"b"), ("", 0, b"c")]
     assert listed(root, at=3) == node.at(3)
     assert damage_of(root) == []
+    entries = [row for row in dump(resolve(root)) if row["kind"] == "entry"]
+    assert [row["index"] for row in entries] == [0, 1, 2, 3, 4]
     assert tree(root) == before
 
 
@@ -207,10 +213,6 @@ def test_a_state_that_would_skip_an_entry_is_refused_whatever_the_generation(
 
 
 def test_a_torn_tail_is_left_out_and_said(tmp_path: Path) -> None:
-    from penstock.tools.history import read_history
-    from penstock.tools.replay import replay
-    from penstock.tools.target import resolve
-
     node = three()
     files = node.files()
     (name,) = [name for name in files if name.endswith(".log")]

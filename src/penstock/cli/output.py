@@ -19,6 +19,10 @@ PATIENCE_S: Final = 1.0
 """Work that takes longer than this shows a bar."""
 
 
+# Made once: json.dumps makes an encoder per call when it is given separators.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 class Exit(IntEnum):
     """What the process says to its parent."""
 
@@ -39,7 +43,7 @@ def printable(words: str) -> str:
 
 def emit(row: dict[str, Any]) -> None:
     """Write one row for programs; in ASCII, for a path need not be text in any encoding."""
-    sys.stdout.write(json.dumps(row, separators=(",", ":")) + "\n")
+    sys.stdout.write(_encode(row) + "\n")
 
 
 class Bar:

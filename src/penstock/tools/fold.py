@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from penstock.binary import checksum
 from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE, Change, decode_change
@@ -21,7 +22,7 @@ from penstock.tools.history import Found, History, Misfit, restore_snapshot
 from penstock.tools.remains import is_whole, remains
 from penstock.tools.replay import apply_change
 from penstock.tools.rows import Row, entry_row, misfit_row
-from penstock.tools.target import LogFile
+from penstock.tools.target import LogFile, opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,6 @@ def judge(history: History) -> Verdict:
             last = last if found.index is None else found.index
             if point is not None and found.index == point.index:
                 is_point_sure = found.term == point.term
-    is_point_sure = is_point_sure and history.is_point_sure
     # A commit index beyond a log in which nothing is bad is itself what is bad.
     is_beyond = history.commit is not None and history.commit > max(last, history.covered)
     is_commit_sure = history.is_commit_sure and (has_bad or not is_beyond)
@@ -104,9 +104,9 @@ class Fold:
             self.known = -1
             self.notes.append("snapshot and log disagree on where they meet: tasks may stand twice")
         is_lost = history.target.snapshot is not None and history.snapshot is None
-        # Whether anything may have been lost; else the sizes of names and payloads that were added and lost.
+        # Whether anything may have been lost; else the additions by value that were.
         self.has_lost = (is_lost and not is_whole_log) or history.first > history.covered + 1
-        self.lost_sizes: set[tuple[int, int]] = set()
+        self.lost: list[_Lost] = []
         self.log: LogFile | None = None
         # Queue -> last id before a loss. Tasks added behind it may have had other ids.
         self.doubtful: dict[QueueName, int] = {DEFAULT_QUEUE: 0} if self.has_lost else {}
@@ -168,15 +168,16 @@ class Fold:
         """Account for what a lost entry, or any number of them, may have added."""
         change = None if found is None else _shape(found)
         if change is not None:
-            # Frame and shape are whole, so it is what it says, with some byte wrong inside. A wrong byte in
-            # the name may give the name of another queue, and one in the payload that of another task.
-            kind, name, _, payload = change
-            by_id = found is not None and found.log.layout.contents is Contents.DELTAS_BY_ID
+            # Frame and shape are whole, so it is what it says, with some byte wrong inside: perhaps one of
+            # the name, if that gives the name of another queue.
+            kind, name, _, _ = change
+            assert found is not None
+            by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
             like = [other for other in self.queues.by_name if len(other) == len(name)]
             if kind in (REMOVE, DELETE):
                 return
             if kind == ADD and not by_id:
-                self.lost_sizes.add((len(name), len(payload)))
+                self.lost.append(_Lost.of(found))
                 return
             if kind == ADD and like == [name]:
                 self.queues.by_name[name].last_id += 1
@@ -205,7 +206,11 @@ class Fold:
             self.doubtful.pop(name, None)
         elif kind in (DELETE, REMOVE) and not is_sure and name in self.queues.by_name:
             return "it is not sure that this was committed; the tasks are kept"
-        elif kind == REMOVE and self._is_doubtful(name, middle, payload):
+        elif kind == REMOVE and not by_id and self._removes_lost(found.payload):
+            return None
+        elif kind == REMOVE and (
+            middle > self.doubtful.get(name, middle) if by_id else self.has_lost
+        ):
             return "entries before it are lost, so it is unknown which task it removed; the task is kept"
         try:
             apply_change(self.queues, (kind, name, middle, payload), by_id)
@@ -213,11 +218,13 @@ class Fold:
             return str(error)
         return None
 
-    def _is_doubtful(self, name: QueueName, middle: int, payload: bytes | None) -> bool:
-        """Return whether a removal, by id or by value, may mean a task that is lost."""
-        if payload is None:
-            return middle > self.doubtful.get(name, middle)
-        return self.has_lost or (len(name), len(payload)) in self.lost_sizes
+    def _removes_lost(self, removal: bytes) -> bool:
+        """Return whether a removal by value means a task whose addition is lost, and forget that then."""
+        for number, lost in enumerate(self.lost):
+            if lost.is_meant_by(removal):
+                del self.lost[number]
+                return True
+        return False
 
     def _obey(self, found: Found) -> str | None:
         command = decode_command(found.payload)
@@ -239,6 +246,27 @@ class Fold:
             self.notes.append(f"queue {name!r}: its creation is lost; made anew without limits")
             self.queues.create(name, NO_LIMITS)
             self.doubtful[name] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An addition by value that is not whole, but must be told from others if a removal means it."""
+
+    # As stored: of the payload before it was damaged, unless the checksum is what was damaged.
+    checksum: int
+    payload: bytes
+
+    @classmethod
+    def of(cls, found: Found) -> _Lost:
+        header = found.log.layout.record_header
+        with opened(found.log.path) as file:
+            _, _, stored, _ = header.unpack(file.read(found.offset, header.size))
+        return cls(stored, found.payload)
+
+    def is_meant_by(self, removal: bytes) -> bool:
+        """Return whether ``removal`` removes what this added: they differ in their first byte only."""
+        addition = bytes((ADD,)) + removal[1:]
+        return addition == self.payload or checksum(addition) == self.checksum
 
 
 def _shape(found: Found) -> Change | None:

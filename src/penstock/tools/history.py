@@ -105,7 +105,6 @@ class History:
     commit: int | None  # last committed index as the files store it; None if they do not
     is_commit_sure: bool  # False if the header cannot be read; then ``commit`` claims nothing
     synced: int  # last index known to have been on the disk; -1 if nothing tells
-    announced: tuple[SnapshotPoint | None, ...] | None  # snapshots that may be there; None: unknown
     unreadable: tuple[Unreadable, ...]
     progress: Progress = field(default=no_progress)
 
@@ -171,14 +170,6 @@ class History:
         whole = sum(isinstance(found, Found) and found.status is Status.OK for found in self.scan())
         return whole > self.covered
 
-    @property
-    def is_point_sure(self) -> bool:
-        """Whether the snapshot covers what it covered when it was written, as far as the files tell.
-
-        Generation 3 has no checksum over that, but a node of ours keeps a copy in the sync point.
-        """
-        return self.announced is None or self.point is None or self.point in self.announced
-
     def is_committed(self, index: int | None) -> bool | None:
         """Return whether an entry is committed; ``None`` if the files cannot tell."""
         if index is None or self.commit is None:
@@ -206,6 +197,9 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
     notes: list[Unreadable] = []
     metadata = _attempt(notes, "metadata", target.metadata, read_metadata)
     snapshot = _attempt(notes, "snapshot", target.snapshot, read_snapshot_header)
+    known = read_sync_point(target)
+    if snapshot is not None and known is not None:
+        snapshot = _announced(notes, target, snapshot, known)
     headers = [
         _attempt(notes, "log", log.path, partial(_header, layout=log.layout)) for log in target.logs
     ]
@@ -225,7 +219,6 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
         if log.layout is LogLayout.TWO:
             is_commit_sure = headers[0] is not None
             commit = first - 1 if headers[0] is None else first + (headers[0].commit or 0)
-    point = read_sync_point(target)
     return History(
         target=target,
         metadata=metadata,
@@ -234,17 +227,32 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
         is_first_sure=is_first_sure,
         commit=commit,
         is_commit_sure=is_commit_sure,
-        synced=-1 if point is None else max(point.synced, point.committed),
-        announced=_announced(target, point),
+        synced=-1 if known is None else max(known.synced, known.committed),
         unreadable=tuple(notes),
         progress=progress,
     )
 
 
-def _announced(target: Target, point: SyncPoint | None) -> tuple[SnapshotPoint | None, ...] | None:
-    if target.generation is not Generation.THREE or point is None or point.sequence == 0:
-        return None
-    return point.snapshot, point.pending
+def _announced(
+    notes: list[Unreadable], target: Target, found: SnapshotHeader, known: SyncPoint
+) -> SnapshotHeader:
+    """Return the header as the sync point knows it, and note if the file says otherwise.
+
+    Generation 3 has no checksum over index and term, but a node of ours keeps a copy.
+    """
+    points = [point for point in (known.snapshot, known.pending) if point is not None]
+    is_told = target.generation is Generation.THREE and known.sequence > 0
+    if not is_told or found.point in points or target.snapshot is None:
+        return found
+    error = CorruptData(
+        "the snapshot's index or term is not what it was when it was written",
+        path=str(target.snapshot),
+        offset=4,
+        expected=" or ".join(f"{point.index}, {point.term}" for point in points) or "no snapshot",
+        found=f"{found.point.index}, {found.point.term}",
+    )
+    notes.append(Unreadable("snapshot", target.snapshot, error))
+    return SnapshotHeader(layout=found.layout, point=points[0]) if points else found
 
 
 def _attempt(

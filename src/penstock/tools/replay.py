@@ -155,13 +155,6 @@ class _Run:
         """Raise ``CorruptData`` if entries are gone that the files say were there."""
         promised = self.history.sure if self.stop is None else self.stop
         logs = self.history.target.logs
-        if not self.history.is_point_sure:
-            raise CorruptData(
-                "the snapshot's index or term is not what it was when it was written; salvage with"
-                " 'penstock repair'",
-                path=str(self.history.target.snapshot),
-                offset=4,
-            )
         if promised > self.index:
             raise CorruptData(
                 f"entries up to {promised} were committed or synced, but the log ends at {self.index};"

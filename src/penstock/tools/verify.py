@@ -164,10 +164,6 @@ class _Verification:
                 row = place(path, "damage", None, None, "missing")
                 reason = f"entries up to {index} were {name}, but the log ends at {last}"
                 yield row | {"reason": reason}
-        if not self.history.is_point_sure:
-            assert target.snapshot is not None
-            row = place(target.snapshot, "snapshot", 4, None, "disagreement")
-            yield row | {"reason": "its index or term is not what it was when it was written"}
         metadata, point = self.history.metadata, self.history.point
         term = max(self.summary.term, 0 if point is None else point.term)
         if metadata is not None and term > metadata.state.term:
