@@ -11,7 +11,7 @@ from penstock.formats.taskflux.log import segment_name
 from support.command import COMMAND, run
 from support.damage import flipped, overwritten
 from support.report import report
-from support.taskflux_vectors import LOG_2, LOG_3
+from support.taskflux_vectors import LOG_1, LOG_2, LOG_3
 
 SIZE = 20 * 10**9
 MEMORY_MAX_MB = 300
@@ -25,6 +25,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
 print(done.returncode, used, done.stderr.decode().count("Traceback"))
 """
 
+ONE = "one/consensus/raft.log"
 TWO = "two/consensus/log.raft"
 THREE = f"three/data/log/{segment_name(0)}"
 
@@ -55,6 +56,8 @@ def sparse(path: Path, data: bytes) -> None:
         (TWO, flipped(LOG_2, 8 * 130), ["repair", "--out", "out"], 1),
         # A length of 2 GiB that the file could hold.
         (THREE, overwritten(LOG_3, 24, b"\x7f\xff\xff\xff"), ["verify"], 1),
+        (ONE, overwritten(LOG_1, 12, b"\x7f\xff\xff\xff"), ["verify"], 1),
+        (ONE, overwritten(LOG_1, 12, b"\x7f\xff\xff\xff"), ["tasks"], 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -83,7 +83,7 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
         # Without a single record the window is smaller than the one that begins here.
         width = WINDOW if found.offsets else 2 * width
         if width > RECORD_SIZE_BELIEVED and is_false_giant(file, layout, base, size):
-            yield Window(base, b"", Walk([], [], 0, Status.BAD_CHECKSUM))
+            yield Window(base, b"", Walk([], [], 0, _giant_status(layout)))
             return
 
 
@@ -116,9 +116,12 @@ def scan_file(
         window = WINDOW if position else 2 * window
         damage = None if position else _damage(file, layout, data, base, size, term)
         if damage is not None:
-            resumed = find_record_in_file(file, layout, base + 1, size) or size
-            yield Piece(base, resumed - base, damage, 0, 0), b""
-            base, window = resumed, WINDOW
+            resumed = None
+            if layout.is_marked:
+                resumed = find_record_in_file(file, layout, base + 1, size)
+            stop = size if resumed is None else resumed
+            yield Piece(base, stop - base, damage, 0, 0), b""
+            base, window = stop, WINDOW
             continue
         if layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
             gap = _gap_of_zeros(file, layout, base, size)
@@ -136,7 +139,7 @@ def _damage(
     From there on the search behind the damage is for ``find_record_in_file``, which passes over holes.
     """
     if len(data) > RECORD_SIZE_BELIEVED // 2 and is_false_giant(file, layout, base, size):
-        return Status.BAD_CHECKSUM
+        return _giant_status(layout)
     if len(data) <= LOOKBACK:
         return None
     return walk(data, layout, offset=0, end=len(data), term=term, size=size - base).stop
@@ -146,10 +149,14 @@ def is_false_giant(file: File, layout: LogLayout, offset: int, size: int) -> boo
     """Return whether a record claims more than any is believed to hold and its checksum disproves it.
 
     The checksum is taken as a stream: a wrong length must not bring the rest of a large file into memory.
+    Generation 1 has none, so there no giant is believed.
     """
     header = layout.record_header
-    if not layout.is_marked or offset + header.size > size:
+    if offset + header.size > size:
         return False
+    if not layout.is_marked:
+        _, length = header.unpack(file.read(offset, header.size))
+        return bool(length > RECORD_SIZE_BELIEVED)
     _, _, stored, length = header.unpack(file.read(offset, header.size))
     start = offset + header.size
     if length <= RECORD_SIZE_BELIEVED or start + length > size:
@@ -158,6 +165,10 @@ def is_false_giant(file: File, layout: LogLayout, offset: int, size: int) -> boo
     for at in range(start, start + length, WINDOW):
         register = checksum(file.read(at, min(WINDOW, start + length - at)), register)
     return register != int(stored)
+
+
+def _giant_status(layout: LogLayout) -> Status:
+    return Status.BAD_CHECKSUM if layout.is_marked else Status.BAD_LENGTH
 
 
 def _gap_of_zeros(file: File, layout: LogLayout, start: int, size: int) -> Piece | None:

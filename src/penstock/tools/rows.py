@@ -59,7 +59,7 @@ REASONS: Final = {
     Status.BAD_MARKER: "neither a record nor the end where one of them must be",
     Status.BAD_TERM: "a term below 1",
     Status.FALLING_TERM: "a lower term than that of the entry before",
-    Status.BAD_LENGTH: "a negative length",
+    Status.BAD_LENGTH: "an impossible length",
     Status.TORN: "the file ends inside a record",
     Status.ZEROS: "zeros, but records follow them",
     Status.LEFTOVER: "bytes behind the end of the log",

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux.commands import decode_command
-from penstock.formats.taskflux.deltas import decode_change
+from penstock.formats.taskflux.deltas import Change, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import SnapshotHeader
+from penstock.model import Command
 from penstock.queues.replay import Queues
 from penstock.tools.history import (
     Found,
@@ -72,6 +73,7 @@ class _Verification:
         self.is_counted = True
         self.is_whole_log = history.is_whole_log()
         self.next_index = history.first
+        self.change: Change | Command | None = None  # what the entry at hand says
 
     def rows(self) -> Iterator[Row]:
         target = self.history.target
@@ -105,19 +107,34 @@ class _Verification:
         self.summary.tasks = sum(map(len, self.queues.by_name.values()))
 
     def _entry(self, found: Found) -> Iterator[Row]:
-        row = entry_row(self.history, found)
-        if row["status"] != "ok":
+        if found.status is Status.OK and self._decode(found):
+            yield from self._apply(found)
+        else:
             if found.status not in (Status.TORN, Status.LEFTOVER):
                 self.is_exact = False
+            row = entry_row(self.history, found)
             if found.index is not None and found.index <= self.history.sure:
                 row["reason"] += "; the entry was committed or synced"
             yield row
-        else:
-            yield from self._apply(found)
         if found.is_record:
             self._count(found)
         else:
             self.is_counted = found.status is Status.LEFTOVER
+
+    def _decode(self, found: Found) -> bool:
+        """Return whether the payload is a change, and keep that for ``_apply``."""
+        contents = found.log.layout.contents
+        try:
+            if not found.payload:
+                self.change = None
+            elif contents is Contents.COMMANDS:
+                self.change = decode_command(found.payload)
+            else:
+                by_id = contents is Contents.DELTAS_BY_ID
+                self.change = decode_change(found.payload, 0, len(found.payload), by_id=by_id)
+        except BadData:
+            return False
+        return True
 
     def _count(self, found: Found) -> None:
         summary = self.summary
@@ -138,16 +155,14 @@ class _Verification:
                 }
             if not self.is_whole_log:
                 return
-        if not self.is_exact or not found.payload:
+        if not self.is_exact or self.change is None:
             return
-        contents = found.log.layout.contents
         try:
-            if contents is Contents.COMMANDS:
-                self.queues.obey(decode_command(found.payload))
+            if isinstance(self.change, tuple):
+                by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
+                apply_change(self.queues, self.change, by_id)
             else:
-                by_id = contents is Contents.DELTAS_BY_ID
-                change = decode_change(found.payload, 0, len(found.payload), by_id=by_id)
-                apply_change(self.queues, change, by_id)
+                self.queues.obey(self.change)
         except ReplayConflict as error:
             if self.history.target.kind == "log":
                 self.is_exact = False  # a log alone may lack the snapshot that it continues

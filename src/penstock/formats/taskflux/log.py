@@ -77,7 +77,7 @@ class Status(IntEnum):
     BAD_MARKER = 2  # neither a record nor the end where one of them must be
     BAD_TERM = 3  # a term below 1
     FALLING_TERM = 4  # whole, but of a lower term than the record before it
-    BAD_LENGTH = 5  # a negative length
+    BAD_LENGTH = 5  # a negative length, or one that nothing could prove
     TORN = 6  # the file ends inside the record
     ZEROS = 7  # zeros, as at the end, but with records behind them
     LEFTOVER = 8  # bytes behind the end that are neither records nor zeros
