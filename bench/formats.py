@@ -250,7 +250,9 @@ def scans(directory: Path, size: int) -> list[Figure]:
             assert count in (0, entries), f"{what} counted {count} of {entries}"
             figures.append(Figure(what, seconds, entries, total))
             progress.advance(task)
-    figures.append(Figure("first use of the kernels in a process (from cache)", warm_up, 0, 0))
+    figures.append(
+        Figure("first use of the kernels in a process, import of numba included", warm_up, 0, 0)
+    )
     return figures
 
 
@@ -400,8 +402,9 @@ def main() -> None:
             "",
             "## Formats and storage: `bench/formats --write`",
             "",
-            f"Machine: {machine()}. Best of {ROUNDS} runs (of one or two for the slow",
-            "loops), files in the page cache; the machine is a virtual one and its speed varies by half.",
+            f"Machine: {machine()}.",
+            f"Best of {ROUNDS} runs (of one or two for the slow loops), files in the page cache; the machine is a",
+            "virtual one and its speed varies by half.",
             "",
             f"Scanning {title}, one core:",
             "",
