@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.errors import BadData
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.snapshot import SnapshotHeader, decode_snapshot, encode_head
 from penstock.model import QueueHead
 from penstock.tools.history import Misfit, Progress, no_progress, survey
 from penstock.tools.rows import (
@@ -50,31 +50,32 @@ def snapshot_rows(path: Path, header: SnapshotHeader, progress: Progress) -> Ite
     task_header = header.layout.form.task_header.size
     point = {"index": header.point.index, "term": header.point.term}
     queue = ""
+    form = header.layout.form
+    offset = header.layout.state_offset + 4 * header.layout.is_counted
     with opened(path) as file:
-        last = 0
         for event in decode_snapshot(file.read, file.size(), header.layout):
             if isinstance(event, SnapshotHeader):
                 continue
+            start = offset
             if isinstance(event, QueueHead):
-                queue = event.name
+                queue, size = event.name, len(encode_head(event, form))
                 yield (
-                    place(path, "queue", None, None, "ok")
+                    place(path, "queue", offset, size, "ok")
                     | point
                     | {
                         "queue": queue,
                         "count": event.count,
-                        "last_id": event.last_id if header.layout.form.has_ids else None,
+                        "last_id": event.last_id if form.has_ids else None,
                         "policy": policy_fields(event.policy),
                     }
                 )
+                offset += size
                 continue
-            offset = event.offset
-            progress(offset - last)
-            last = offset
             for task_id, key, payload in event.tasks:
                 size = task_header + len(payload)
                 row = place(path, "task", offset, size, "ok") | point | {"queue": queue}
-                if header.layout.form.has_ids:
+                if form.has_ids:
                     row["id"] = task_id
                 yield row | {"key": key, "payload": encode_payload(payload)}
                 offset += size
+            progress(offset - start)

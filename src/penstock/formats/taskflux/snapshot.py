@@ -173,7 +173,7 @@ def _encode_state(
     names: set[QueueName] = set()
     for head, tasks in queues:
         names.add(head.name)
-        yield _encode_head(head, layout.form)
+        yield encode_head(head, layout.form)
         written = 0
         batch: list[bytes] = []
         batch_size = 0
@@ -197,7 +197,8 @@ def _encode_state(
     assert DEFAULT_QUEUE in names, "a snapshot always holds the default queue"
 
 
-def _encode_head(head: QueueHead, form: QueueForm) -> bytes:
+def encode_head(head: QueueHead, form: QueueForm) -> bytes:
+    """Return the bytes that stand before a queue's tasks. Raises ``CannotConvert``."""
     name, policy = encode_queue_name(head.name), head.policy
     if form is QueueForm.LIMIT:
         refuse_policy_beyond_limit(head.name, policy)
