@@ -12,11 +12,27 @@ PenstockError
 ├── CannotConvert           the target format has no bytes for what the source holds
 ├── OutOfRange              an index that the log does not hold
 │   └── Compacted           an index that the log held before a snapshot replaced it
-└── StorageError            the disk, or what a person did with it
-    ├── PathRefused         a path that is unreadable, taken, or holds nothing we know
-    │   └── PathMissing     a path that is not there
-    ├── DirectoryLocked     another process has the directory open
-    └── StorageFailed       a write or sync failed; the object answers nothing any more
+├── StorageError            the disk, or what a person did with it
+│   ├── PathRefused         a path that is unreadable, taken, or holds nothing we know
+│   │   └── PathMissing     a path that is not there
+│   ├── DirectoryLocked     another process has the directory open
+│   └── StorageFailed       a write or sync failed; the object answers nothing any more
+├── RequestRefused          a node took a request and said no; nothing changed
+│   ├── QueueMissing        no queue has this name
+│   ├── QueueExists         a queue has this name already
+│   ├── QueueInUse          another queue names this one as its dead-letter queue
+│   ├── PolicyViolated      the queue's policy forbids this task
+│   │   ├── QueueFull       the queue holds as many tasks as it may
+│   │   ├── KeyOutOfRange   the key is outside the queue's range
+│   │   └── PayloadTooLarge the payload is larger than the queue takes
+│   ├── LeaseLost           the lease has ended; somebody else may have the task
+│   ├── SequenceForgotten   a retry so old that its first result is not known any more
+│   ├── NotLeader           another node leads; ask that one
+│   └── LimitReached        the node has as many queues, connections or bytes as it may
+└── ConnectionFailed        what happens between a client and a node
+    ├── Unreachable         nobody answers at this address
+    ├── ConnectionLost      the connection broke; what was under way has an unknown outcome
+    └── ProtocolBroken      the other side sent bytes that mean nothing
 """
 
 from typing import Self
@@ -125,3 +141,67 @@ class DirectoryLocked(StorageError):
 
 class StorageFailed(StorageError):
     """A write or sync failed. What is on the disk is unknown until it is read anew by a new process."""
+
+
+class RequestRefused(PenstockError):
+    """A node took a request and said no; nothing changed."""
+
+
+class QueueMissing(RequestRefused):
+    """No queue has this name: create it, or look at ``penstock queue list``."""
+
+
+class QueueExists(RequestRefused):
+    """A queue has this name already."""
+
+
+class QueueInUse(RequestRefused):
+    """Another queue names this one as its dead-letter queue: delete that one first."""
+
+
+class PolicyViolated(RequestRefused):
+    """The queue's policy forbids this task."""
+
+
+class QueueFull(PolicyViolated):
+    """The queue holds as many tasks as it may, those out on lease counted: try again later."""
+
+
+class KeyOutOfRange(PolicyViolated):
+    """The key is outside the range that the queue was created with."""
+
+
+class PayloadTooLarge(PolicyViolated):
+    """The payload is larger than the queue, or the node, takes."""
+
+
+class LeaseLost(RequestRefused):
+    """The lease has ended; the task is back in its queue and somebody else may have it."""
+
+
+class SequenceForgotten(RequestRefused):
+    """A retry so old that its first result is not known any more; the task was or was not taken."""
+
+
+class NotLeader(RequestRefused):
+    """Another node leads; ask that one."""
+
+
+class LimitReached(RequestRefused):
+    """The node has as many queues, connections or bytes as it may have."""
+
+
+class ConnectionFailed(PenstockError):
+    """What happens between a client and a node."""
+
+
+class Unreachable(ConnectionFailed):
+    """Nobody answers at this address."""
+
+
+class ConnectionLost(ConnectionFailed):
+    """The connection broke. What was under way has an unknown outcome."""
+
+
+class ProtocolBroken(ConnectionFailed):
+    """The other side sent bytes that mean nothing in the protocol."""

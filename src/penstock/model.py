@@ -107,6 +107,31 @@ class Policy:
 
 NO_LIMITS: Final = Policy()
 
+LEASE_MS: Final = 60_000
+"""How long a task is out on lease unless the queue or the request says otherwise."""
+
+LEASE_MS_MAX: Final = 24 * 3_600_000
+"""A day: a consumer that needs longer extends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """What a queue was created with beyond TaskFlux's policies."""
+
+    lease_ms: int = LEASE_MS
+    attempts_max: int | None = None  # None: a task is delivered until it is acknowledged
+    # Where a task goes after its last attempt or its expiry; None: it is dropped.
+    dead_letter: QueueName | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lease_ms <= LEASE_MS_MAX:
+            raise InvalidValue(f"a lease of {self.lease_ms} ms is below 1 or above {LEASE_MS_MAX}")
+        if self.attempts_max is not None and not 1 <= self.attempts_max <= INT32_MAX:
+            raise InvalidValue(f"{self.attempts_max} attempts are below 1 or above {INT32_MAX}")
+
+
+NO_OPTIONS: Final = QueueOptions()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:

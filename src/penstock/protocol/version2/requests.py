@@ -1,0 +1,241 @@
+"""Requests in bytes (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from struct import Struct, pack
+from typing import Final, assert_never
+
+from penstock.binary import (
+    INT64,
+    UINT32,
+    UINT64,
+    Reader,
+    encode_nullable,
+    encode_queue_name,
+)
+from penstock.errors import CorruptData, InvalidValue
+from penstock.protocol.frames import encode_frame
+from penstock.protocol.version2.fields import (
+    decode_column,
+    decode_count,
+    decode_payloads,
+    decode_policy,
+    decode_tokens,
+    encode_payloads,
+    encode_policy,
+    encode_tokens,
+)
+from penstock.protocol.version2.messages import (
+    BATCH_MAX,
+    PRODUCER_SIZE,
+    Ack,
+    Create,
+    Delete,
+    Dequeue,
+    Enqueue,
+    Extend,
+    Kind,
+    Nack,
+    Node,
+    Peek,
+    Ping,
+    Producer,
+    Purge,
+    Read,
+    Request,
+    Stat,
+    Subscribe,
+    Unsubscribe,
+)
+
+# --- requests in bytes ---------------------------------------------------------------------------
+
+_DELAY: Final = 1
+_TTL: Final = 2
+_PRODUCER: Final = 4
+_KEY: Final = 2
+_DEQUEUE: Final = Struct(">IIII")
+_SUBSCRIBE: Final = Struct(">II")
+_READ: Final = Struct(">QII")
+
+
+def encode_request(request: Request, number: int) -> bytes:
+    """Return the frame of a request."""
+    kind, body = _encode_request(request)
+    return encode_frame(kind, number, body)
+
+
+def _encode_request(request: Request) -> tuple[Kind, bytes]:
+    match request:
+        case Enqueue():
+            return Kind.ENQUEUE, _encode_enqueue(request)
+        case Dequeue():
+            numbers = (request.count_max, request.size_max, request.wait_ms, request.lease_ms)
+            return Kind.DEQUEUE, encode_queue_name(request.queue) + _DEQUEUE.pack(*numbers)
+        case Ack():
+            return Kind.ACK, encode_tokens(request.tokens)
+        case Nack():
+            return Kind.NACK, _encode_nack(request)
+        case Extend():
+            return Kind.EXTEND, UINT32.pack(request.lease_ms) + encode_tokens(request.tokens)
+        case Subscribe():
+            numbers_ = _SUBSCRIBE.pack(request.prefetch, request.lease_ms)
+            return Kind.SUBSCRIBE, encode_queue_name(request.queue) + numbers_
+        case Unsubscribe():
+            return Kind.UNSUBSCRIBE, UINT32.pack(request.subscription)
+        case Peek():
+            return Kind.PEEK, encode_queue_name(request.queue) + UINT32.pack(request.count_max)
+        case Purge():
+            return Kind.PURGE, encode_queue_name(request.queue)
+        case Create():
+            return Kind.CREATE, _encode_create(request)
+        case Delete():
+            return Kind.DELETE, encode_queue_name(request.queue)
+        case Stat():
+            return Kind.STAT, encode_nullable(request.queue, encode_queue_name)
+        case Read():
+            return Kind.READ, _READ.pack(request.first, request.size_max, request.wait_ms)
+        case Node():
+            return Kind.NODE, b""
+        case Ping():
+            return Kind.PING, b""
+        case _:
+            assert_never(request)
+
+
+def _encode_enqueue(request: Enqueue) -> bytes:
+    count = len(request.payloads)
+    assert count == len(request.keys) <= BATCH_MAX
+    flags, terms = 0, b""
+    if request.delay_ms is not None:
+        flags |= _DELAY
+        terms += UINT64.pack(request.delay_ms)
+    if request.ttl_ms is not None:
+        flags |= _TTL
+        terms += UINT64.pack(request.ttl_ms)
+    if request.producer is not None:
+        assert len(request.producer.id) == PRODUCER_SIZE
+        flags |= _PRODUCER
+        terms += request.producer.id + UINT64.pack(request.producer.sequence)
+    return b"".join(
+        (
+            encode_queue_name(request.queue),
+            bytes((flags,)),
+            terms,
+            pack(f">I{count}q", count, *request.keys),
+            encode_payloads(request.payloads),
+        )
+    )
+
+
+def _encode_nack(request: Nack) -> bytes:
+    flags, terms = 0, b""
+    if request.delay_ms is not None:
+        flags |= _DELAY
+        terms += UINT64.pack(request.delay_ms)
+    if request.key is not None:
+        flags |= _KEY
+        terms += INT64.pack(request.key)
+    return bytes((flags,)) + terms + encode_tokens(request.tokens)
+
+
+def _encode_create(request: Create) -> bytes:
+    return (
+        encode_queue_name(request.queue)
+        + encode_policy(request.policy)
+        + UINT32.pack(request.lease_ms)
+        + UINT32.pack(request.attempts_max or 0)
+        + encode_nullable(request.dead_letter, encode_queue_name)
+    )
+
+
+def decode_request(kind: int, body: bytes) -> Request:
+    """Return the request in a frame. Raises ``BadData``, and ``InvalidValue`` for what means nothing."""
+    reader = Reader(body)
+    request = _decode_request(kind, reader)
+    reader.finish("a request")
+    return request
+
+
+def _decode_request(kind: int, reader: Reader) -> Request:
+    match kind:
+        case Kind.ENQUEUE:
+            return _decode_enqueue(reader)
+        case Kind.DEQUEUE:
+            queue = reader.queue_name()
+            return Dequeue(queue, *_DEQUEUE.unpack(reader.take(_DEQUEUE.size, "a dequeue")))
+        case Kind.ACK:
+            return Ack(decode_tokens(reader))
+        case Kind.NACK:
+            return _decode_nack(reader)
+        case Kind.EXTEND:
+            lease_ms = reader.uint32()
+            return Extend(decode_tokens(reader), lease_ms)
+        case Kind.SUBSCRIBE:
+            queue = reader.queue_name()
+            return Subscribe(queue, *_SUBSCRIBE.unpack(reader.take(_SUBSCRIBE.size, "a subscribe")))
+        case Kind.UNSUBSCRIBE:
+            return Unsubscribe(reader.uint32())
+        case Kind.PEEK:
+            return Peek(reader.queue_name(), reader.uint32())
+        case Kind.PURGE:
+            return Purge(reader.queue_name())
+        case Kind.CREATE:
+            return _decode_create(reader)
+        case Kind.DELETE:
+            return Delete(reader.queue_name())
+        case Kind.STAT:
+            return Stat(reader.nullable(reader.queue_name))
+        case Kind.READ:
+            return Read(*_READ.unpack(reader.take(_READ.size, "a read")))
+        case Kind.NODE:
+            return Node()
+        case Kind.PING:
+            return Ping()
+        case _:
+            raise CorruptData("unknown request", offset=0, found=f"{kind:02X}")
+
+
+def _flags(reader: Reader, known: int) -> int:
+    flags = reader.byte("flags")
+    if flags & ~known:
+        raise CorruptData("unknown flags", offset=reader.offset - 1, found=f"{flags:02X}")
+    return flags
+
+
+def _decode_enqueue(reader: Reader) -> Enqueue:
+    queue = reader.queue_name()
+    flags = _flags(reader, _DELAY | _TTL | _PRODUCER)
+    delay_ms = _milliseconds(reader) if flags & _DELAY else None
+    ttl_ms = _milliseconds(reader) if flags & _TTL else None
+    producer = None
+    if flags & _PRODUCER:
+        producer = Producer(reader.take(PRODUCER_SIZE, "a producer's id"), reader.uint64())
+    count = decode_count(reader, 12)
+    keys = decode_column(reader, count, "q", 8)
+    return Enqueue(queue, keys, decode_payloads(reader, count), delay_ms, ttl_ms, producer)
+
+
+MILLISECONDS_MAX: Final = 100 * 366 * 86_400_000
+"""A century: no delay or expiry is longer, and sums with the time stay far within 64 bits."""
+
+
+def _milliseconds(reader: Reader) -> int:
+    value = reader.uint64("milliseconds")
+    if value > MILLISECONDS_MAX:
+        raise InvalidValue(f"{value} ms is longer than a century")
+    return value
+
+
+def _decode_nack(reader: Reader) -> Nack:
+    flags = _flags(reader, _DELAY | _KEY)
+    delay_ms = _milliseconds(reader) if flags & _DELAY else None
+    key = reader.int64() if flags & _KEY else None
+    return Nack(decode_tokens(reader), delay_ms, key)
+
+
+def _decode_create(reader: Reader) -> Create:
+    queue = reader.queue_name()
+    policy = decode_policy(reader)
+    lease_ms, attempts_max = reader.uint32(), reader.uint32()
+    return Create(queue, policy, lease_ms, attempts_max or None, reader.nullable(reader.queue_name))
