@@ -303,3 +303,58 @@ class ListQueues:
 
 
 Command = Enqueue | Dequeue | CountTasks | CreateCommand | DeleteCommand | ListQueues
+
+
+# What TaskFlux has no bytes for. An extension is an entry that its readers replay without effect; it speaks
+# of the entries right behind it, or of tasks by queue number and id.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Under which tasks are added, where there is more to say than key and payload."""
+
+    not_before_ms: int | None = None  # milliseconds since 1970, by the leader's clock
+    expires_ms: int | None = None
+    attempts: int = 0  # failed deliveries that a task brings along when it changes its key
+    producer: bytes | None = None
+    sequence: int = 0
+    total: int = 0  # tasks of the whole request; fewer are added where a crash cut it in two
+
+
+NO_TERMS: Final = Terms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adding:
+    """The next ``count`` entries, as far as they are adds, add under these terms."""
+
+    count: int
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creating:
+    """The next entry, if it creates a queue, creates it with these options."""
+
+    lease_ms: int
+    attempts_max: int | None
+    dead_letter: int | None  # the number of that queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returning:
+    """These tasks were delivered once more, in vain."""
+
+    queue: int  # the number of the queue
+    ids: tuple[int, ...]
+    not_before_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removing:
+    """The next entries, as far as they remove by value, remove these tasks, in this order."""
+
+    ids: tuple[int, ...]
+
+
+Extension = Adding | Creating | Returning | Removing

@@ -7,9 +7,10 @@ decoder; it yields a tuple because building a value per entry dominates recovery
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from penstock.binary import (
     INT32,
@@ -131,6 +132,57 @@ def encode_delta(delta: Delta) -> bytes:
 
 def _encode_task(kind: int, queue: QueueName, key: int, payload: bytes) -> bytes:
     return _type_and_name(kind, queue) + _pack_key_and_size(key, len(payload)) + payload
+
+
+def encode_adds(queue: QueueName, keys: Sequence[int], payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the bytes of an AddTask for each key and payload."""
+    start, encode = _type_and_name(ADD, queue), _pack_key_and_size
+    return [
+        start + encode(key, len(payload)) + payload
+        for key, payload in zip(keys, payloads, strict=True)
+    ]
+
+
+def encode_removals(queue: QueueName, ids: Iterable[int]) -> list[bytes]:
+    """Return the bytes of a RemoveTask for each id."""
+    start, encode = _type_and_name(REMOVE, queue), UINT64.pack
+    return [start + encode(task_id) for task_id in ids]
+
+
+class Adds(NamedTuple):
+    """A run of adds to one queue, and the number of the first entry behind it."""
+
+    queue: QueueName
+    keys: list[int]
+    payloads: list[bytes]
+    following: int
+
+
+def decode_adds(
+    data: bytes, starts: Sequence[int], ends: Sequence[int], first: int, stop: int
+) -> Adds:
+    """Decode entry ``first``, an add, and those up to ``stop`` that add to the same queue. Raises ``BadData``.
+
+    The entries' payloads are ``data[starts[i]:ends[i]]``. For a rebuild of the state, where one value per
+    entry would cost more than all the rest.
+    """
+    _, queue, key, payload = decode_change(data, starts[first], ends[first], by_id=True)
+    keys, payloads = [key], [payload]
+    head = data[starts[first] : starts[first] + 2 + len(queue)]
+    size, fixed = len(head), len(head) + _KEY_AND_SIZE_SIZE
+    number = first + 1
+    while number < stop:
+        start, end = starts[number], ends[number]
+        body = start + fixed
+        if body > end or data[start : start + size] != head:
+            break
+        key, length = _unpack_key_and_size(data, start + size)
+        if body + length != end:
+            break  # the caller finds the same and says what is wrong
+        keys.append(key)
+        payloads.append(data[body:end])
+        number += 1
+    return Adds(queue, keys, payloads, number)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,210 @@
+"""Extensions: entries of ours that plain readers of the format replay without effect (docs/formats/extensions.md).
+
+Each is a DeleteQueue of a name that no queue can have; deleting a missing queue is ignored. The name
+holds the extension's bytes in base64, so that it stays printable, as names must be.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as BadBase64
+from binascii import a2b_base64, b2a_base64
+from struct import Struct, pack, unpack_from
+from typing import Final, assert_never
+
+from penstock.binary import Bytes
+from penstock.errors import CorruptData, UnsupportedVersion
+from penstock.formats.taskflux.deltas import DELETE
+from penstock.model import (
+    QUEUE_NAME_SIZE_MAX,
+    RESERVED_PREFIX,
+    Adding,
+    Creating,
+    Extension,
+    Removing,
+    Returning,
+    Terms,
+)
+
+_PREFIX: Final = (RESERVED_PREFIX + "1.").encode()
+"""Version 1 of our extensions; a later one gets another number and is refused by this reader."""
+
+_ADDING: Final = 1
+_CREATING: Final = 2
+_RETURNING: Final = 3
+_REMOVING: Final = 4
+
+_NOT_BEFORE: Final = 1
+_EXPIRES: Final = 2
+_ATTEMPTS: Final = 4
+_PRODUCER: Final = 8
+
+_HEAD: Final = Struct(">BIB")
+_TIME: Final = Struct(">q")
+_COUNT: Final = Struct(">I")
+_PRODUCER_FIELDS: Final = Struct(">16sQI")
+_OPTIONS: Final = Struct(">BIIQ")
+_RETURN: Final = Struct(">BQq")
+
+IDS_MAX: Final = 20
+"""Ids in one extension: what base64 leaves of a name's 255 bytes."""
+
+assert len(_PREFIX) + -(-(_RETURN.size + 8 * IDS_MAX) // 3) * 4 <= QUEUE_NAME_SIZE_MAX
+
+
+def is_extension(data: Bytes, offset: int, end: int) -> bool:
+    """Return whether the entry in ``data[offset:end]`` is one of ours, of whatever version."""
+    return (
+        end - offset >= 12
+        and data[offset] == DELETE
+        and data[offset + 2 : offset + 12] == _RESERVED
+    )
+
+
+_RESERVED: Final = RESERVED_PREFIX.encode()
+assert len(_RESERVED) == 10
+
+
+def encode_extension(extension: Extension) -> bytes:
+    """Return the payload of an entry."""
+    name = _PREFIX + b2a_base64(_encode(extension), newline=False)
+    assert len(name) <= QUEUE_NAME_SIZE_MAX
+    return bytes((DELETE, len(name))) + name
+
+
+def _encode(extension: Extension) -> bytes:
+    match extension:
+        case Adding():
+            return _encode_adding(extension)
+        case Creating():
+            dead_letter = 0 if extension.dead_letter is None else extension.dead_letter + 1
+            attempts_max = extension.attempts_max or 0
+            return _OPTIONS.pack(_CREATING, extension.lease_ms, attempts_max, dead_letter)
+        case Returning():
+            time = -1 if extension.not_before_ms is None else extension.not_before_ms
+            return _RETURN.pack(_RETURNING, extension.queue, time) + _encode_ids(extension.ids)
+        case Removing():
+            return bytes((_REMOVING,)) + _encode_ids(extension.ids)
+        case _:
+            assert_never(extension)
+
+
+def _encode_adding(adding: Adding) -> bytes:
+    flags, fields, terms = 0, b"", adding.terms
+    if terms.not_before_ms is not None:
+        flags |= _NOT_BEFORE
+        fields += _TIME.pack(terms.not_before_ms)
+    if terms.expires_ms is not None:
+        flags |= _EXPIRES
+        fields += _TIME.pack(terms.expires_ms)
+    if terms.attempts:
+        flags |= _ATTEMPTS
+        fields += _COUNT.pack(terms.attempts)
+    if terms.producer is not None:
+        flags |= _PRODUCER
+        fields += _PRODUCER_FIELDS.pack(terms.producer, terms.sequence, terms.total)
+    return _HEAD.pack(_ADDING, adding.count, flags) + fields
+
+
+def _encode_ids(ids: tuple[int, ...]) -> bytes:
+    assert len(ids) <= IDS_MAX
+    return pack(f">{len(ids)}Q", *ids)
+
+
+def decode_extension(data: Bytes, offset: int, end: int) -> Extension | None:
+    """Return the extension in ``data[offset:end]``; ``None`` for a reserved name that says nothing.
+
+    Raises ``CorruptData``, and ``UnsupportedVersion`` for one that a later version of Penstock wrote.
+    """
+    name = bytes(data[offset + 2 : end])
+    if not name.startswith(_PREFIX):
+        if name[len(_RESERVED) : len(_RESERVED) + 1].isdigit():
+            raise UnsupportedVersion(
+                "an extension of a later version; open this directory with a newer Penstock",
+                offset=offset,
+                expected=_PREFIX.decode(),
+                found=name[: len(_PREFIX)].decode("latin-1"),
+            )
+        return None
+    try:
+        body = a2b_base64(name[len(_PREFIX) :], strict_mode=True)
+        return _decode(body)
+    except (BadBase64, ValueError, IndexError) as error:
+        raise CorruptData(f"an extension that means nothing: {error}", offset=offset) from None
+
+
+class _Fields:
+    """Takes a body apart; running out of bytes is a ``ValueError``, as is having some left."""
+
+    __slots__ = ("_body", "_offset")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._offset = 0
+
+    def take(self, form: Struct) -> tuple[int, ...]:
+        if self._offset + form.size > len(self._body):
+            raise ValueError("it ends too early")
+        values = form.unpack_from(self._body, self._offset)
+        self._offset += form.size
+        return values
+
+    def ids(self) -> tuple[int, ...]:
+        left = len(self._body) - self._offset
+        if left % 8 or not left:
+            raise ValueError("its ids are not whole")
+        values = unpack_from(f">{left // 8}Q", self._body, self._offset)
+        self._offset = len(self._body)
+        return values
+
+    def finish(self) -> None:
+        if self._offset != len(self._body):
+            raise ValueError("bytes are left over")
+
+
+def _decode(body: bytes) -> Extension:
+    fields = _Fields(body)
+    kind = body[0]
+    extension: Extension
+    if kind == _ADDING:
+        extension = _decode_adding(fields)
+    elif kind == _CREATING:
+        _, lease_ms, attempts_max, dead_letter = fields.take(_OPTIONS)
+        extension = Creating(
+            lease_ms=lease_ms,
+            attempts_max=attempts_max or None,
+            dead_letter=dead_letter - 1 if dead_letter else None,
+        )
+    elif kind == _RETURNING:
+        _, queue, time = fields.take(_RETURN)
+        not_before_ms = None if time == -1 else time
+        extension = Returning(queue=queue, ids=fields.ids(), not_before_ms=not_before_ms)
+    elif kind == _REMOVING:
+        fields.take(Struct(">B"))
+        extension = Removing(ids=fields.ids())
+    else:
+        raise ValueError(f"unknown kind {kind}")
+    fields.finish()
+    return extension
+
+
+def _decode_adding(fields: _Fields) -> Adding:
+    _, count, flags = fields.take(_HEAD)
+    if flags & ~(_NOT_BEFORE | _EXPIRES | _ATTEMPTS | _PRODUCER):
+        raise ValueError(f"unknown flags {flags}")
+    not_before_ms = fields.take(_TIME)[0] if flags & _NOT_BEFORE else None
+    expires_ms = fields.take(_TIME)[0] if flags & _EXPIRES else None
+    attempts = fields.take(_COUNT)[0] if flags & _ATTEMPTS else 0
+    producer, sequence, total = None, 0, 0
+    if flags & _PRODUCER:
+        raw, sequence, total = fields.take(_PRODUCER_FIELDS)
+        assert isinstance(raw, bytes)
+        producer = raw
+    terms = Terms(
+        not_before_ms=not_before_ms,
+        expires_ms=expires_ms,
+        attempts=attempts,
+        producer=producer,
+        sequence=sequence,
+        total=total,
+    )
+    return Adding(count=count, terms=terms)

@@ -1,0 +1,199 @@
+"""One queue: its tasks, their order, and what is known of each beyond key and payload.
+
+Stored, and equal on every replica: tasks, attempts, delays, expiries. The leader's own, and gone with its
+leadership: which tasks are out. Time is never asked for; it comes in as ``now_ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.errors import ReplayConflict
+from penstock.model import Policy, QueueHead, QueueName, QueueOptions, TaskId
+from penstock.queues.deadlines import Deadlines
+from penstock.queues.order import Order
+from penstock.queues.tasks import Tasks
+
+_STALE_MIN: Final = 1024
+"""Listed ids without a task that are always allowed; beyond, no more than there are tasks."""
+
+
+class Queue:
+    """The tasks of one queue."""
+
+    __slots__ = (
+        "_order",
+        "_stale",
+        "attempts",
+        "delayed",
+        "expiring",
+        "is_doomed",
+        "name",
+        "number",
+        "options",
+        "out",
+        "policy",
+        "proposed",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        name: QueueName,
+        number: int,
+        policy: Policy,
+        options: QueueOptions,
+        last_id: int = 0,
+    ) -> None:
+        self.name = name
+        self.number = number  # counts creations; never used twice, unlike a name
+        self.policy = policy
+        self.options = options
+        self.tasks = Tasks(last_id)
+        self.attempts: dict[int, int] = {}  # id -> deliveries that failed, where there were any
+        self.delayed = Deadlines()  # id -> not to be delivered before
+        self.expiring = Deadlines()  # id -> not to be delivered from then on
+        # Ids that were taken and neither removed nor put back: out on lease, or on their way out.
+        self.out: set[int] = set()
+        self.proposed = 0  # tasks on their way into the log: they count for the size policy
+        self.is_doomed = False  # whether its deletion is on its way into the log
+        self._order = Order(policy)
+        self._stale = 0  # listed ids that are not to be delivered, or more than that
+
+    def __len__(self) -> int:
+        return self.tasks.count
+
+    @property
+    def ready_count(self) -> int:
+        """Tasks that could be delivered now, but for those that expired and were not removed yet."""
+        return self.tasks.count - len(self.out) - len(self.delayed)
+
+    @property
+    def head(self) -> QueueHead:
+        return QueueHead(
+            name=self.name,
+            policy=self.policy,
+            last_id=TaskId(self.tasks.last_id),
+            count=self.tasks.count,
+        )
+
+    # Changes that the log holds.
+
+    def add(self, keys: Sequence[int], payloads: Sequence[bytes]) -> int:
+        """Add tasks, ready at once, and return the first one's id."""
+        first = self.tasks.add(keys, payloads)
+        count = len(keys)
+        if count == 1:
+            self._order.push(keys[0], first)
+        elif count and all(map(keys[0].__eq__, keys)):
+            self._order.extend(keys[0], range(first, first + count))
+        else:
+            push = self._order.push
+            for task_id, key in enumerate(keys, first):
+                push(key, task_id)
+        return first
+
+    def add_later(self, keys: Sequence[int], payloads: Sequence[bytes], not_before_ms: int) -> int:
+        """Add tasks that are not to be delivered before a time, and return the first one's id."""
+        first = self.tasks.add(keys, payloads)
+        for task_id in range(first, first + len(keys)):
+            self.delayed.set(task_id, not_before_ms)
+        return first
+
+    def restore(self, task_id: int, key: int, payload: bytes) -> None:
+        """Put in a task that a snapshot holds. Raises ``ReplayConflict`` if its id is taken."""
+        self.tasks.restore(task_id, key, payload)
+        self._order.push(key, task_id)
+
+    def remove(self, task_id: int) -> tuple[int, bytes]:
+        """Remove a task wherever it is. Raises ``ReplayConflict`` if it is not there."""
+        task = self.tasks.remove(task_id)
+        if task is None:
+            raise ReplayConflict(
+                f"task {task_id} is removed from queue {self.name!r} but is not there"
+            )
+        if task_id in self.out:
+            self.out.remove(task_id)
+        elif task_id not in self.delayed:
+            self._note_stale(1)
+        if self.attempts:
+            self.attempts.pop(task_id, None)
+        if len(self.delayed):
+            self.delayed.discard(task_id)
+        if len(self.expiring):
+            self.expiring.discard(task_id)
+        return task
+
+    def return_(self, task_id: int, *, not_before_ms: int | None) -> None:
+        """Count a failed delivery and put the task back in its place. Raises ``ReplayConflict``."""
+        task = self.tasks.get(task_id)
+        if task is None:
+            raise ReplayConflict(f"task {task_id} returns to queue {self.name!r} but is not there")
+        self.attempts[task_id] = self.attempts.get(task_id, 0) + 1
+        was_out = task_id in self.out
+        self.out.discard(task_id)
+        if not_before_ms is not None:
+            self.delayed.set(task_id, not_before_ms)
+            if not was_out:
+                self._note_stale(1)
+        elif was_out:
+            self._order.push(task[0], task_id)
+
+    # What the leader decides by itself; nothing of it is stored.
+
+    def release(self, now_ms: int) -> int:
+        """Make delayed tasks ready whose time has come, and return how many there were."""
+        due = self.delayed.take_due(now_ms)
+        for task_id in due:
+            task = self.tasks.get(task_id)
+            assert task is not None, "a removed task is not delayed any more"
+            self._order.push(task[0], task_id)
+        return len(due)
+
+    def take(self) -> tuple[int, int, bytes] | None:
+        """Take the next task out and return (id, key, payload), or ``None`` if none is ready."""
+        order, tasks = self._order, self.tasks
+        while (task_id := order.pop()) is not None:
+            task = tasks.get(task_id)
+            if task is None or task_id in self.out or task_id in self.delayed:
+                self._stale = max(0, self._stale - 1)
+                continue
+            self.out.add(task_id)
+            return task_id, *task
+        self._stale = 0
+        return None
+
+    def put_back(self, task_ids: Iterable[int]) -> None:
+        """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""
+        for task_id in task_ids:
+            task = self.tasks.get(task_id)
+            if task is not None and task_id in self.out:
+                self.out.remove(task_id)
+                self._order.push(task[0], task_id)
+
+    def peek(self, count_max: int) -> list[tuple[int, int, bytes]]:
+        """Return the next tasks as they would be delivered, without taking them."""
+        if self._stale > _STALE_MIN:
+            self._rebuild()
+        found: list[tuple[int, int, bytes]] = []
+        taken: list[int] = []
+        while len(found) < count_max and (task := self.take()) is not None:
+            found.append(task)
+            taken.append(task[0])
+        self.put_back(taken)
+        return found
+
+    def _note_stale(self, count: int) -> None:
+        self._stale += count
+        if self._stale > max(_STALE_MIN, self.tasks.count):
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """List what is ready anew; as rare as half of all tasks being removed out of turn."""
+        self._order.clear()
+        self._stale = 0
+        hidden = self.out.union(number for number, _ in self.delayed)
+        for task_id, key, _ in self.tasks:
+            if task_id not in hidden:
+                self._order.push(key, task_id)

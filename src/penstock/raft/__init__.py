@@ -1,0 +1,1 @@
+"""The replicated log: what is agreed on, in which order. Pure: no clock, chance, file or socket."""

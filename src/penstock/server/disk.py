@@ -1,0 +1,115 @@
+"""Who waits for the disk: the caller, or a thread while the caller goes on.
+
+Jobs run one at a time in the order given, so that one disk has one order of completion. A thread lets
+the loop work while the disk does, and costs two switches; a job on the loop costs none. Which is cheaper depends on
+the disk and on who else waits, so it is measured as it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final, Protocol
+
+Job = Callable[[], None]
+Done = Callable[[BaseException | None], None]
+
+INLINE_SECONDS_MAX: Final = 0.0004
+"""A job expected to take no longer than this may run on the loop, if nobody else waits."""
+
+_WEIGHT: Final = 0.2  # of the newest measurement in the running mean
+
+
+class Disk(Protocol):
+    """Runs jobs in order and tells when each is done."""
+
+    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:
+        """Run ``job``, then call ``done`` with its exception or ``None``. ``is_alone``: nobody else waits."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InlineDisk:
+    """Runs each job at once, in the caller's thread."""
+
+    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:  # noqa: ARG002
+        done(_attempt(job))
+
+    def close(self) -> None:
+        pass
+
+
+class ThreadDisk:
+    """Runs jobs in a thread of its own, and short ones on the loop while nobody else waits."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """``call_soon`` hands a call from the thread to the loop."""
+        self._call_soon = call_soon
+        self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._running = 0
+        self._seconds = 0.0  # running mean of what a job takes
+        self._thread = Thread(target=self._work, name="penstock-disk", daemon=True)
+        self._thread.start()
+
+    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:
+        if is_alone and not self._running and 0 < self._seconds < INLINE_SECONDS_MAX:
+            started = time.perf_counter()
+            error = _attempt(job)
+            self._learn(time.perf_counter() - started)
+            done(error)
+            return
+        self._running += 1
+        self._jobs.put((job, done))
+
+    def _learn(self, seconds: float) -> None:
+        self._seconds += _WEIGHT * (seconds - self._seconds)
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            started = time.perf_counter()
+            error = _attempt(job)
+            seconds = time.perf_counter() - started
+            try:
+                self._call_soon(lambda: self._finish(done, error, seconds))
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                return
+
+    def _finish(self, done: Done, error: BaseException | None, seconds: float) -> None:
+        self._running -= 1
+        self._learn(seconds)
+        done(error)
+
+    def close(self) -> None:
+        """Wait for the jobs under way, and end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+
+class LaterDisk:
+    """Keeps jobs until told to run them: for tests and simulations that decide when the disk is done."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Job, Done]] = deque()
+
+    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:  # noqa: ARG002
+        self.waiting.append((job, done))
+
+    def run_one(self) -> None:
+        job, done = self.waiting.popleft()
+        done(_attempt(job))
+
+    def close(self) -> None:
+        pass
+
+
+def _attempt(job: Job) -> BaseException | None:
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001 - handed to whoever gave the job
+        return error
+    return None

@@ -1,0 +1,70 @@
+"""What a node counts: plain numbers on the hot path, made into Prometheus' text when somebody asks."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+SYNC_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
+BATCH_BOUNDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
+
+
+class Histogram:
+    """Counts of values up to each bound, as Prometheus wants them."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Meter:
+    """The counters of one node."""
+
+    __slots__ = (
+        "batch_entries",
+        "bytes_received",
+        "bytes_sent",
+        "commit_seconds",
+        "connections_accepted",
+        "connections_refused",
+        "protocol_errors",
+        "snapshot_seconds",
+        "snapshots",
+        "started",
+        "sync_seconds",
+    )
+
+    def __init__(self) -> None:
+        self.sync_seconds = Histogram(SYNC_BOUNDS)  # write and sync of one batch
+        self.commit_seconds = Histogram(SYNC_BOUNDS)  # from a request's arrival to its answer
+        self.batch_entries = Histogram(BATCH_BOUNDS)
+        self.connections_accepted = 0
+        self.connections_refused = 0
+        self.protocol_errors = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.snapshots = 0
+        self.snapshot_seconds = 0.0
+        self.started = time.time()
+
+    @contextmanager
+    def syncing(self, entries: int) -> Iterator[None]:
+        """Measure the writing and syncing of a batch."""
+        started = time.perf_counter()
+        yield
+        self.sync_seconds.observe(time.perf_counter() - started)
+        self.batch_entries.observe(entries)

@@ -1,0 +1,177 @@
+"""Where the pieces meet: the group decides, the log stores, the state applies, the caller is told.
+
+Read this module first. Everything is a batch: operations that arrive while the disk is busy become one append
+and one sync. The order *write, sync, tell* is in ``_persist`` and ``_finish``, and nowhere else.
+
+No loop, no clock of its own: the same object runs in the server, in process, and in simulations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.errors import PenstockError, StorageFailed
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.generation import Generation
+from penstock.model import NOTHING, Index, SnapshotPoint
+from penstock.queues.state import State
+from penstock.raft.ready import Ready
+from penstock.raft.sole import SoleMember
+from penstock.server.disk import Disk
+from penstock.server.metrics import Meter
+from penstock.storage.directory import NodeDirectory
+
+class Operation(Protocol):
+    """Something that entries of the log do to the state, and whom to tell."""
+
+    def apply(self, state: State) -> None:
+        """Change the state; the entries are committed."""
+        ...
+
+    def tell(self) -> None:
+        """Answer whoever asked; called after ``apply``."""
+        ...
+
+
+class Replica:
+    """One node's copy of the state, and its part in keeping all copies alike."""
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        group: SoleMember,
+        state: State,
+        disk: Disk,
+        meter: Meter,
+        *,
+        on_failure: Callable[[PenstockError], None],
+    ) -> None:
+        """Take over a directory that was recovered, and its state up to the end of the log."""
+        self.directory = directory
+        self.group = group
+        self.state = state
+        self.meter = meter
+        self.failure: PenstockError | None = None  # once set, nothing is answered any more
+        self.applied = Index(directory.log.end - 1)
+        self._disk = disk
+        self._on_failure = on_failure
+        self._operations: deque[tuple[Index, Operation]] = deque()  # by the index of its last entry
+        self._is_busy = False  # whether the disk works for us
+        self._chores: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
+        self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
+
+    @property
+    def generation(self) -> Generation:
+        return self.directory.layout.generation
+
+    @property
+    def committed(self) -> Index:
+        return self.group.committed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way into the log."""
+        return not self._operations and not self._is_busy and not self._chores
+
+    def lead(self) -> None:
+        """Begin a new term; its first entry says nothing and commits what was there before."""
+        self.group.campaign()
+        self.group.propose([encode_delta(NOTHING)])
+        self.advance()
+
+    def propose(self, payloads: Sequence[bytes], operation: Operation) -> None:
+        """Take entries for the log, and what to do when they are committed; ``advance`` goes on from there."""
+        self._operations.append((self.group.propose(payloads), operation))
+
+    def advance(self, *, is_alone: bool = False) -> None:
+        """Do all that can be done now. Call it whenever something was proposed."""
+        while self.failure is None and not self._is_busy:
+            ready = self.group.ready()
+            if ready is None:
+                if not self._chores:
+                    return
+                self._run_chore()
+                continue
+            self._is_busy = ready.must_sync
+            if ready.must_sync:
+                self._disk.run(
+                    lambda ready=ready: self._persist(ready),  # type: ignore[misc]
+                    lambda error, ready=ready: self._finish(ready, error),  # type: ignore[misc]
+                    is_alone=is_alone and len(self._operations) <= 1,
+                )
+            self._apply(ready.committed)
+
+    def _persist(self, ready: Ready) -> None:
+        """Write and sync what a Ready holds. Runs where the disk wants, one at a time."""
+        if ready.hard_state is not None:
+            self.directory.metadata.replace(ready.hard_state)
+        if ready.append is not None:
+            log = self.directory.log
+            with self.meter.syncing(len(ready.append.payloads)):
+                log.append(ready.append.term, ready.append.payloads)
+                log.sync()  # An answer that outruns the disk can promise a task that a crash then loses.
+                log.set_committed(Index(ready.append.end - 1))
+
+    def _finish(self, ready: Ready, error: BaseException | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            self._fail(error)
+            return
+        self.group.persisted(ready.token)
+        self.advance()
+
+    def _apply(self, committed: Index) -> None:
+        """Apply what is committed, then tell whoever waits for it."""
+        if committed <= self.applied:
+            return
+        operations = self._operations
+        done: list[Operation] = []
+        while operations and operations[0][0] <= committed:
+            operation = operations.popleft()[1]
+            operation.apply(self.state)
+            done.append(operation)
+        self.applied = committed
+        self.group.applied(committed)
+        if not done:
+            return
+        for operation in done:
+            operation.tell()
+        for call in self.after_apply:
+            call()
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, OSError):
+            error = StorageFailed(
+                f"{self.directory.layout.home}: {error.strerror or error}. Stop, mend the disk, and start again"
+            )
+        if not isinstance(error, PenstockError):
+            raise error
+        self.failure = error
+        self._on_failure(error)
+
+    # Chores: what else the disk does for us, between two appends.
+
+    def run_chore(self, job: Callable[[], None], then: Callable[[], None]) -> None:
+        """Run a job on the log between two syncs, then call ``then``."""
+        self._chores.append((job, then))
+        self.advance()
+
+    def _run_chore(self) -> None:
+        job, then = self._chores.popleft()
+        self._is_busy = True
+
+        def finish(error: BaseException | None) -> None:
+            self._is_busy = False
+            if error is not None:
+                self._fail(error)
+                return
+            then()
+            self.advance()
+
+        self._disk.run(job, finish, is_alone=False)
+
+    def snapshot_point(self) -> SnapshotPoint:
+        """Return the point of a snapshot of the state as it is now: always between two operations."""
+        return SnapshotPoint(index=self.applied, term=self.directory.log.term(self.applied))
