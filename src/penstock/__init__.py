@@ -1,7 +1,49 @@
 """Penstock: a durable, replicated priority task queue whose every file is a Spark table.
 
-Importing this package pulls in nothing heavy: numba, pyarrow and Spark are imported where they
-are first used.
+``connect`` talks to a node, ``open`` runs one inside this process, ``worker`` makes a function work
+through a queue; every exception stands here too. Importing this package pulls in nothing heavy: each of
+these names is imported when it is first used, as are numba, pyarrow and Spark.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from penstock.client.blocking import Client as Client
+    from penstock.client.blocking import connect as connect
+    from penstock.client.subscription import Subscription as Subscription
+    from penstock.client.values import Delivery as Delivery
+    from penstock.client.values import PeekedTask as PeekedTask
+    from penstock.errors import *  # noqa: F403
+
+    def open(path: str | PathLike[str], **options: Any) -> Client:  # noqa: A001
+        """Return a client of a node that runs in this process, on the files in ``path``."""
+
+
 __version__ = "0.1.0"
+
+_HOMES: Final = {
+    "Client": ("penstock.client.blocking", "Client"),
+    "Delivery": ("penstock.client.values", "Delivery"),
+    "PeekedTask": ("penstock.client.values", "PeekedTask"),
+    "Subscription": ("penstock.client.subscription", "Subscription"),
+    "connect": ("penstock.client.blocking", "connect"),
+    "open": ("penstock.server.embedded", "open_directory"),
+}
+"""Where a public name is defined, and how it is called there."""
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, original = _HOMES.get(name, ("penstock.errors", name))
+    try:
+        value = getattr(import_module(module), original)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    globals()[name] = value
+    return value

@@ -5,6 +5,7 @@ Values are checked when built, so what exists is valid. Nothing here knows a byt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NewType, Self
@@ -86,6 +87,10 @@ class KeyRange:
     def __post_init__(self) -> None:
         if not INT64_MIN <= self.lowest <= self.highest <= INT64_MAX:
             raise InvalidValue(f"key range {self.lowest}…{self.highest} is empty or beyond 64 bits")
+
+    def hold(self, keys: Sequence[int]) -> bool:
+        """Return whether all of these keys are in the range."""
+        return not keys or (self.lowest <= min(keys) and max(keys) <= self.highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

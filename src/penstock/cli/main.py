@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import files
+from penstock.cli import files, serve
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for command in (
+    serve.serve,
     files.inspect,
     files.dump,
     files.tasks,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from penstock.binary import Bytes
 from penstock.errors import CorruptData
 
 HEADER: Final = Struct(">IBI")
@@ -36,54 +35,63 @@ def encode_frame(kind: int, request: int, body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts arriving bytes into frames; holds what is not whole yet, and never more than one frame of it."""
+    """Cuts arriving bytes into frames; holds what is not whole yet, and never more than one frame of it.
 
-    __slots__ = ("_pieces", "_size_max", "_wanted", "held")
+    After a refusal every further call is refused: what follows an impossible length is not a frame.
+    """
+
+    __slots__ = ("_begun", "_size_max", "_wanted")
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
-        self._pieces: list[bytes] = []
-        self.held = 0  # bytes of the frame that is not whole yet
-        self._wanted = HEADER_SIZE  # nothing can be done below this many bytes
+        # The frame that is not whole yet. One buffer and not a list of pieces: a sender of tiny
+        # pieces would make such a list cost many times the bytes that are in it.
+        self._begun = bytearray()
+        self._wanted = _LENGTH_SIZE  # below this many bytes of it nothing can be done
+
+    @property
+    def held(self) -> int:
+        """How many bytes of the frame that is not whole yet are there."""
+        return len(self._begun)
 
     def receive(self, data: bytes) -> list[Frame]:
         """Return the frames that these bytes complete. Raises ``CorruptData`` for an impossible length."""
-        if self.held:
-            self._pieces.append(data)
-            self.held += len(data)
-            if self.held < self._wanted:
-                return []
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self.held = 0
-        return self._cut(data)
-
-    def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
-        offset, end = 0, len(data)
+        begun, offset = self._begun, 0
+        while begun:
+            missing = self._wanted - len(begun)
+            begun += data[offset : offset + missing]
+            offset += missing
+            if offset > len(data):
+                return frames
+            if self._wanted == _LENGTH_SIZE:
+                self._judge_length()
+            else:
+                _, kind, request = _unpack(begun)
+                with memoryview(begun) as view:  # a slice of it would be one more copy
+                    frames.append((kind, request, bytes(view[HEADER_SIZE:])))
+                begun.clear()
+        self._cut(data, offset, frames)
+        return frames
+
+    def _cut(self, data: bytes, offset: int, frames: list[Frame]) -> None:
+        end, size_max = len(data), self._size_max
         while end - offset >= HEADER_SIZE:
             size, kind, request = _unpack(data, offset)
             follower = offset + _LENGTH_SIZE + size
-            if follower > end or size < _FIXED_SIZE:
-                self._refuse(size)
+            if follower > end or not _FIXED_SIZE <= size <= size_max:
                 break
             frames.append((kind, request, data[offset + HEADER_SIZE : follower]))
             offset = follower
-        self._wanted = HEADER_SIZE
-        if offset < end:
-            rest = data[offset:] if offset else data
-            self._keep(rest)
-        return frames
+        self._begun += data[offset : offset + _LENGTH_SIZE]
+        self._wanted = _LENGTH_SIZE
+        if len(self._begun) == _LENGTH_SIZE:
+            self._judge_length()
+            self._begun += data[offset + _LENGTH_SIZE :]
 
-    def _keep(self, rest: Bytes) -> None:
-        if len(rest) >= _LENGTH_SIZE:
-            size = int.from_bytes(rest[:_LENGTH_SIZE], "big")
-            self._refuse(size)
-            self._wanted = max(HEADER_SIZE, _LENGTH_SIZE + size)
-        self._pieces.append(bytes(rest))
-        self.held = len(rest)
-
-    def _refuse(self, size: int) -> None:
+    def _judge_length(self) -> None:
+        """Learn how much is wanted from a length that has just become whole."""
+        size = int.from_bytes(self._begun, "big")
         if not _FIXED_SIZE <= size <= self._size_max:
             raise CorruptData(
                 "impossible length of a frame",
@@ -91,3 +99,4 @@ class FrameReader:
                 expected=f"{_FIXED_SIZE} to {self._size_max}",
                 found=str(size),
             )
+        self._wanted = _LENGTH_SIZE + size

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import error as struct_error
 from typing import Final, assert_never
 
 from penstock.binary import (
@@ -244,7 +245,14 @@ def policy_words(policy: Policy) -> tuple[tuple[str, str], ...]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Return a client's packet."""
+    """Return a client's packet. Raises ``InvalidValue`` for a number that its field cannot hold."""
+    try:
+        return _encode_request(request)
+    except struct_error as error:
+        raise InvalidValue(f"a number does not fit in its field: {error}") from None
+
+
+def _encode_request(request: Request) -> bytes:
     match request:
         case Authorize():
             return b"AN"

@@ -56,3 +56,16 @@ class Deadlines:
             del self._times[number]
             due.append(number)
         return due
+
+    def pop_due(self, now_ms: int) -> list[int]:
+        """Return the ids whose time has come, each once; their times stay known until discarded."""
+        due: dict[int, None] = {}  # an id that was rearmed may stand in the heap twice
+        while (time := self.next()) is not None and time <= now_ms:
+            due[heappop(self._heap)[1]] = None
+        return list(due)
+
+    def rearm(self, number: int) -> None:
+        """Let an id that was returned by ``pop_due`` be due once more."""
+        time = self._times.get(number)
+        if time is not None:
+            self.set(number, time)

@@ -7,6 +7,7 @@ leadership: which tasks are out. Time is never asked for; it comes in as ``now_m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from penstock.errors import ReplayConflict
@@ -133,6 +134,7 @@ class Queue:
         self.attempts[task_id] = self.attempts.get(task_id, 0) + 1
         was_out = task_id in self.out
         self.out.discard(task_id)
+        self.expiring.rearm(task_id)
         if not_before_ms is not None:
             self.delayed.set(task_id, not_before_ms)
             if not was_out:
@@ -164,12 +166,28 @@ class Queue:
         self._stale = 0
         return None
 
+    def take_these(self, task_ids: Iterable[int]) -> None:
+        """Take given tasks out of turn; they are there and not out."""
+        for task_id in task_ids:
+            if task_id in self.delayed:
+                self.delayed.discard(task_id)
+            else:
+                self._note_stale(1)
+            self.out.add(task_id)
+
+    def take_delayed(self, count_max: int) -> list[int]:
+        """Take delayed tasks out, whenever they were due, and return their ids."""
+        ids = [task_id for task_id, _ in islice(iter(self.delayed), count_max)]
+        self.take_these(ids)
+        return ids
+
     def put_back(self, task_ids: Iterable[int]) -> None:
         """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""
         for task_id in task_ids:
             task = self.tasks.get(task_id)
             if task is not None and task_id in self.out:
                 self.out.remove(task_id)
+                self.expiring.rearm(task_id)
                 self._order.push(task[0], task_id)
 
     def peek(self, count_max: int) -> list[tuple[int, int, bytes]]:

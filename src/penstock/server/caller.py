@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 from penstock.protocol.version2 import Answer
 from penstock.queues.leases import Owner
+
+if TYPE_CHECKING:
+    from penstock.server.consumers import Consumer
 
 
 class Caller(Owner):
     """Somebody who is answered and may hold leases."""
 
-    __slots__ = ("is_gone",)
+    __slots__ = ("consumers", "is_gone")
 
     def __init__(self) -> None:
         super().__init__()
+        self.consumers: dict[Consumer, None] = {}  # its dequeues that wait and its subscriptions
         self.is_gone = False  # an answer to it is dropped; it must not be given tasks any more
 
     @property
@@ -25,3 +30,7 @@ class Caller(Owner):
     @abstractmethod
     def answer(self, number: int, answer: Answer) -> None:
         """Answer a request; the bytes leave when the batch is done."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what was answered."""

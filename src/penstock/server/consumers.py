@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from penstock.queues.queue import Queue
 from penstock.server.caller import Caller
@@ -23,6 +22,7 @@ class Consumer:
         "out",
         "queue",
         "size_max",
+        "waiting",
     )
 
     def __init__(
@@ -46,6 +46,7 @@ class Consumer:
         self.out = 0  # tasks of this subscription that are out
         self.is_listed = False  # whether it stands in its queue's line
         self.is_ended = False
+        self.waiting = 0  # the broker's number for a dequeue that waits
 
     @property
     def room(self) -> int:
@@ -65,9 +66,6 @@ class Line:
 
     def __bool__(self) -> bool:
         return bool(self._consumers)
-
-    def __iter__(self) -> Iterator[Consumer]:
-        return iter(self._consumers)
 
     def join(self, consumer: Consumer) -> None:
         """Go to the end of the line, unless it stands there already."""

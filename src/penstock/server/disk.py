@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final, Protocol
@@ -75,7 +76,7 @@ class ThreadDisk:
             error = _attempt(job)
             seconds = time.perf_counter() - started
             try:
-                self._call_soon(lambda: self._finish(done, error, seconds))
+                self._call_soon(partial(self._finish, done, error, seconds))
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.errors import PenstockError, StorageFailed
@@ -22,6 +23,7 @@ from penstock.raft.sole import SoleMember
 from penstock.server.disk import Disk
 from penstock.server.metrics import Meter
 from penstock.storage.directory import NodeDirectory
+
 
 class Operation(Protocol):
     """Something that entries of the log do to the state, and whom to tell."""
@@ -97,8 +99,8 @@ class Replica:
             self._is_busy = ready.must_sync
             if ready.must_sync:
                 self._disk.run(
-                    lambda ready=ready: self._persist(ready),  # type: ignore[misc]
-                    lambda error, ready=ready: self._finish(ready, error),  # type: ignore[misc]
+                    partial(self._persist, ready),
+                    partial(self._finish, ready),
                     is_alone=is_alone and len(self._operations) <= 1,
                 )
             self._apply(ready.committed)
@@ -117,7 +119,7 @@ class Replica:
     def _finish(self, ready: Ready, error: BaseException | None) -> None:
         self._is_busy = False
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         self.group.persisted(ready.token)
         self.advance()
@@ -141,7 +143,10 @@ class Replica:
         for call in self.after_apply:
             call()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Stop for good: nothing is written or answered any more."""
+        if self.failure is not None:
+            return
         if isinstance(error, OSError):
             error = StorageFailed(
                 f"{self.directory.layout.home}: {error.strerror or error}. Stop, mend the disk, and start again"
@@ -165,7 +170,7 @@ class Replica:
         def finish(error: BaseException | None) -> None:
             self._is_busy = False
             if error is not None:
-                self._fail(error)
+                self.fail(error)
                 return
             then()
             self.advance()

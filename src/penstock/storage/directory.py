@@ -22,7 +22,7 @@ from penstock.storage.metadata import MetadataStore
 from penstock.storage.recovery import Cut
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.storage.single_log import SingleLog
-from penstock.storage.snapshot import SnapshotStore
+from penstock.storage.snapshot import SnapshotStore, SnapshotWriter
 
 LOCK_NAME: Final = "penstock.lock"
 
@@ -240,7 +240,10 @@ class NodeDirectory:
         self, point: SnapshotPoint, pieces: Generator[bytes, None, Patch | None]
     ) -> None:
         """Write a snapshot, put it in place, and drop what it covers from the log: in this order."""
-        writer = self.snapshot.write(pieces)
+        self.install_snapshot(point, self.snapshot.write(pieces))
+
+    def install_snapshot(self, point: SnapshotPoint, writer: SnapshotWriter) -> None:
+        """Put a finished snapshot in place, then drop what it covers from the log: in this order."""
         self.log.begin_compaction(point)
         writer.install()
         self.log.drop_prefix(point)

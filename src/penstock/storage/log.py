@@ -67,6 +67,11 @@ class Log(Protocol):
         """The term of the last entry; 0 if the log holds none."""
         ...
 
+    @property
+    def size(self) -> int:
+        """Bytes of the records that the log holds."""
+        ...
+
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         """Write a batch of entries of one term behind the last one, as one write."""
         ...

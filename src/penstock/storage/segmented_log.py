@@ -96,6 +96,10 @@ class SegmentedLog:
     def committed(self) -> Index:
         return Index(self._committed)
 
+    @property
+    def size(self) -> int:
+        return sum(segment.records.end for segment in self._segments)
+
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         segment = self._segments[-1]
         assert self.last_term <= term, "terms never fall"

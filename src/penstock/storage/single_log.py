@@ -100,6 +100,10 @@ class SingleLog:
     def last_term(self) -> int:
         return self._records.last_term
 
+    @property
+    def size(self) -> int:
+        return self._records.end
+
     def append(self, term: Term, payloads: Sequence[bytes]) -> None:
         assert self._records.last_term <= term, "terms never fall"
         assert self.end + len(payloads) <= INT32_MAX, "generation 2 has no larger indexes"

@@ -34,6 +34,7 @@ class SnapshotWriter:
         self._held: list[Bytes] = []
         self._held_size = 0
         self._offset = 0
+        self._synced = 0  # bytes that are on the disk already
         self._is_open = True
         with poison.writing():
             self._file = files.open(self._sibling, write=True, create=True)
@@ -45,6 +46,13 @@ class SnapshotWriter:
         self._held_size += len(piece)
         if self._held_size >= WRITE_SIZE:
             self._flush()
+
+    def sync_beyond(self, size: int) -> None:
+        """Sync what was written so far, if it is at least this much more than at the last time."""
+        if self._offset - self._synced >= size:
+            with self._poison.writing():
+                self._file.sync()
+            self._synced = self._offset
 
     def finish(self, patch: Patch | None) -> None:
         """Complete the file and return when it is on the disk, still under its temporary name."""

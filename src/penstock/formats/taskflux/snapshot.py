@@ -65,6 +65,9 @@ WINDOW: Final = 2**20
 
 TASKS_PER_BATCH: Final = 4096
 
+TASKS_PER_PIECE: Final = 256
+"""What an encoder yields at a time: a fraction of a millisecond, so that a node can serve in between."""
+
 
 class QueueForm(Enum):
     """How a queue is laid out: with a bare limit, with a policy, with a policy and ids."""
@@ -185,7 +188,7 @@ def _encode_state(
                 batch.append(pack(key, len(payload)))
             batch.append(payload)
             batch_size += len(payload)
-            if len(batch) >= 2 * TASKS_PER_BATCH or batch_size >= WINDOW:
+            if len(batch) >= 2 * TASKS_PER_PIECE or batch_size >= WINDOW:
                 written += len(batch) // 2
                 yield b"".join(batch)
                 batch.clear()

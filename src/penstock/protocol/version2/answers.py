@@ -14,9 +14,7 @@ from penstock.binary import (
     encode_string,
 )
 from penstock.errors import CorruptData, InvalidValue
-from penstock.model import (
-    QueueOptions,
-)
+from penstock.model import UINT64_MAX, QueueOptions
 from penstock.protocol.frames import encode_frame
 from penstock.protocol.version2.fields import (
     decode_column,
@@ -29,6 +27,7 @@ from penstock.protocol.version2.fields import (
     encode_tokens,
 )
 from penstock.protocol.version2.messages import (
+    BATCH_MAX,
     Answer,
     Delivered,
     Enqueued,
@@ -163,12 +162,12 @@ def decode_answer(kind: int, body: bytes) -> Answer:
 def _decode_answer(kind: int, reader: Reader) -> Answer:
     match kind:
         case Kind.ENQUEUED:
-            count = decode_count(reader, _RUN.size)
-            runs = [Run(*_RUN.unpack(reader.take(_RUN.size, "a run"))) for _ in range(count)]
-            return Enqueued(runs)
+            return Enqueued(_runs(reader))
         case Kind.DELIVERED:
             token, lease_ms = reader.uint64(), reader.uint32()
-            return Delivered(token, lease_ms, *_tasks(reader))
+            tasks = _tasks(reader)
+            _check_last(token, len(tasks[0]), "token")
+            return Delivered(token, lease_ms, *tasks)
         case Kind.SETTLED:
             return Settled(decode_tokens(reader))
         case Kind.PEEKED:
@@ -191,6 +190,31 @@ def _decode_answer(kind: int, reader: Reader) -> Answer:
             return Failed(code, reader.string("a text"), detail)
         case _:
             raise CorruptData("unknown answer", offset=0, found=f"{kind:02X}")
+
+
+def _runs(reader: Reader) -> list[Run]:
+    """Return runs that a request can have had: who unrolls them builds no more than a batch."""
+    offset = reader.offset
+    count = decode_count(reader, _RUN.size)
+    runs = [Run(*_RUN.unpack(reader.take(_RUN.size, "a run"))) for _ in range(count)]
+    tasks = sum([run.count for run in runs])
+    if tasks > BATCH_MAX:
+        raise CorruptData(
+            "impossible number of tasks",
+            offset=offset,
+            expected=f"at most {BATCH_MAX}",
+            found=str(tasks),
+        )
+    for run in runs:
+        _check_last(run.first, run.count, "id")
+    return runs
+
+
+def _check_last(first: int, count: int, what: str) -> None:
+    if first + count > UINT64_MAX + 1:
+        raise CorruptData(
+            f"the last {what} is beyond 64 bits", found=f"{first} and {count - 1} more"
+        )
 
 
 _Tasks = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], list[bytes]]

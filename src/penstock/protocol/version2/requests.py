@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct, pack
+from struct import error as struct_error
 from typing import Final, assert_never
 
 from penstock.binary import (
@@ -10,10 +11,12 @@ from penstock.binary import (
     UINT32,
     UINT64,
     Reader,
+    decode_queue_name,
     encode_nullable,
     encode_queue_name,
 )
 from penstock.errors import CorruptData, InvalidValue
+from penstock.model import QueueName
 from penstock.protocol.frames import encode_frame
 from penstock.protocol.version2.fields import (
     decode_column,
@@ -60,8 +63,11 @@ _READ: Final = Struct(">QII")
 
 
 def encode_request(request: Request, number: int) -> bytes:
-    """Return the frame of a request."""
-    kind, body = _encode_request(request)
+    """Return the frame of a request. Raises ``InvalidValue`` for a number that its field cannot hold."""
+    try:
+        kind, body = _encode_request(request)
+    except struct_error as error:
+        raise InvalidValue(f"a number does not fit in its field: {error}") from None
     return encode_frame(kind, number, body)
 
 
@@ -162,7 +168,7 @@ def _decode_request(kind: int, reader: Reader) -> Request:
         case Kind.ENQUEUE:
             return _decode_enqueue(reader)
         case Kind.DEQUEUE:
-            queue = reader.queue_name()
+            queue = _queue_name(reader)
             return Dequeue(queue, *_DEQUEUE.unpack(reader.take(_DEQUEUE.size, "a dequeue")))
         case Kind.ACK:
             return Ack(decode_tokens(reader))
@@ -172,20 +178,20 @@ def _decode_request(kind: int, reader: Reader) -> Request:
             lease_ms = reader.uint32()
             return Extend(decode_tokens(reader), lease_ms)
         case Kind.SUBSCRIBE:
-            queue = reader.queue_name()
+            queue = _queue_name(reader)
             return Subscribe(queue, *_SUBSCRIBE.unpack(reader.take(_SUBSCRIBE.size, "a subscribe")))
         case Kind.UNSUBSCRIBE:
             return Unsubscribe(reader.uint32())
         case Kind.PEEK:
-            return Peek(reader.queue_name(), reader.uint32())
+            return Peek(_queue_name(reader), reader.uint32())
         case Kind.PURGE:
-            return Purge(reader.queue_name())
+            return Purge(_queue_name(reader))
         case Kind.CREATE:
             return _decode_create(reader)
         case Kind.DELETE:
-            return Delete(reader.queue_name())
+            return Delete(_queue_name(reader))
         case Kind.STAT:
-            return Stat(reader.nullable(reader.queue_name))
+            return Stat(reader.nullable(lambda: _queue_name(reader)))
         case Kind.READ:
             return Read(*_READ.unpack(reader.take(_READ.size, "a read")))
         case Kind.NODE:
@@ -196,6 +202,11 @@ def _decode_request(kind: int, reader: Reader) -> Request:
             raise CorruptData("unknown request", offset=0, found=f"{kind:02X}")
 
 
+def _queue_name(reader: Reader) -> QueueName:
+    """Return a name. Raises ``InvalidQueueName``: as in version 1, a bad name is answered, not punished."""
+    return decode_queue_name(reader.take(reader.byte("a queue name"), "a queue name"))
+
+
 def _flags(reader: Reader, known: int) -> int:
     flags = reader.byte("flags")
     if flags & ~known:
@@ -204,7 +215,7 @@ def _flags(reader: Reader, known: int) -> int:
 
 
 def _decode_enqueue(reader: Reader) -> Enqueue:
-    queue = reader.queue_name()
+    queue = _queue_name(reader)
     flags = _flags(reader, _DELAY | _TTL | _PRODUCER)
     delay_ms = _milliseconds(reader) if flags & _DELAY else None
     ttl_ms = _milliseconds(reader) if flags & _TTL else None
@@ -235,7 +246,9 @@ def _decode_nack(reader: Reader) -> Nack:
 
 
 def _decode_create(reader: Reader) -> Create:
-    queue = reader.queue_name()
+    queue = _queue_name(reader)
     policy = decode_policy(reader)
     lease_ms, attempts_max = reader.uint32(), reader.uint32()
-    return Create(queue, policy, lease_ms, attempts_max or None, reader.nullable(reader.queue_name))
+    return Create(
+        queue, policy, lease_ms, attempts_max or None, reader.nullable(lambda: _queue_name(reader))
+    )

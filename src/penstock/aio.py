@@ -1,0 +1,6 @@
+"""Penstock for asyncio: ``async with penstock.aio.connect("host:port") as client``."""
+
+from penstock.client.async_subscription import AsyncSubscription
+from penstock.client.asynchronous import AsyncClient, connect
+
+__all__ = ["AsyncClient", "AsyncSubscription", "connect"]

@@ -1,0 +1,130 @@
+"""``penstock serve``: the flags of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import Exit
+from penstock.client.addresses import parse_addresses
+from penstock.errors import InvalidValue
+from penstock.protocol.frames import FRAME_SIZE_MAX
+from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
+from penstock.server.settings import SNAPSHOT_BYTES, Limits, Settings
+
+_DEFAULTS = Limits()
+
+
+def serve(
+    data: Annotated[Path, typer.Option("--data", help="The node's directory; made if missing.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect.")
+    ] = "127.0.0.1:2602",
+    allow_remote: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote",
+            help="Allow an address that others can reach; there is no access control yet.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds metrics."),
+    ] = None,
+    generation: Annotated[
+        int, typer.Option("--generation", help="Files of a new directory: 2 or 3.")
+    ] = 3,
+    snapshot_bytes: Annotated[
+        int, typer.Option("--snapshot-bytes", help="Log behind a snapshot that leads to the next.")
+    ] = SNAPSHOT_BYTES,
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", help="Connections at a time.")
+    ] = _DEFAULTS.connections_max,
+    max_queues: Annotated[
+        int, typer.Option("--max-queues", help="Queues, the default one counted.")
+    ] = _DEFAULTS.queues_max,
+    max_frame: Annotated[
+        int, typer.Option("--max-frame", help="Bytes of one frame of protocol version 2.")
+    ] = FRAME_SIZE_MAX,
+    max_payload: Annotated[
+        int, typer.Option("--max-payload", help="Bytes of one payload.")
+    ] = PAYLOAD_SIZE_MAX,
+    max_connection_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-connection-bytes", help="Bytes in flight on a connection before reading pauses."
+        ),
+    ] = _DEFAULTS.connection_bytes_max,
+    max_total_bytes: Annotated[
+        int, typer.Option("--max-total-bytes", help="The same for all connections together.")
+    ] = _DEFAULTS.total_bytes_max,
+    idle_timeout: Annotated[
+        float,
+        typer.Option("--idle-timeout", help="Seconds after which a silent connection is closed."),
+    ] = _DEFAULTS.idle_seconds,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            "--stall-timeout", help="Seconds for a packet that has begun, or an answer to be read."
+        ),
+    ] = _DEFAULTS.stall_seconds,
+    without_ids: Annotated[
+        bool,
+        typer.Option(
+            "--without-ids",
+            help="Version 1 deliveries without task ids, for clients before 2024-04.",
+        ),
+    ] = False,
+) -> None:
+    """Serve a directory until SIGTERM; log lines, JSON, go to stderr.
+
+    \b
+    Examples:
+      penstock serve --data node
+      penstock serve --data node --listen 127.0.0.1:2700 --metrics 127.0.0.1:9100
+    """
+    try:
+        address = _one_address(listen, "--listen")
+        measured = None if metrics is None else _one_address(metrics, "--metrics")
+        limits = Limits(
+            connections_max=max_connections,
+            queues_max=max_queues,
+            frame_size_max=max_frame,
+            payload_size_max=max_payload,
+            connection_bytes_max=max_connection_bytes,
+            total_bytes_max=max_total_bytes,
+            idle_seconds=idle_timeout,
+            stall_seconds=stall_timeout,
+        )
+        if generation not in (2, 3):
+            raise InvalidValue("--generation is 2 or 3; generation 1 is read and upgraded")
+        if snapshot_bytes < 2**20:
+            raise InvalidValue("--snapshot-bytes is 1048576 or more")
+        settings = Settings(
+            data=data,
+            host=address[0],
+            port=address[1],
+            is_open=allow_remote,
+            metrics_host="127.0.0.1" if measured is None else measured[0],
+            metrics_port=None if measured is None else measured[1],
+            generation=generation,
+            snapshot_bytes=snapshot_bytes,
+            with_ids=not without_ids,
+            limits=limits,
+        )
+        settings.refuse_reachable()
+    except InvalidValue as error:
+        raise typer.BadParameter(str(error)) from None
+    from penstock.server.serve import serve as run
+
+    raise typer.Exit(Exit.OK if run(settings) is None else Exit.DAMAGE)
+
+
+def _one_address(text: str, flag: str) -> tuple[str, int]:
+    is_any = text.endswith(":0")  # the system chooses; the start-up line says which
+    addresses = parse_addresses(text[:-1] + "1" if is_any else text)
+    if len(addresses) != 1:
+        raise InvalidValue(f"{flag} takes one address, HOST:PORT")
+    return addresses[0].host, 0 if is_any else addresses[0].port

@@ -1,0 +1,182 @@
+"""A subscription of the asyncio client: an async iterator that any number of tasks may share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.client.async_link import AsyncLink, AsyncTicket
+from penstock.client.operations import lost_of
+from penstock.client.prefetch import ACK_REQUESTS_MAX, Prefetch
+from penstock.client.values import Delivery, as_list
+from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
+from penstock.protocol.version2 import Ack, Failed, Request, Subscribe
+
+
+class AsyncPort(Protocol):
+    """What a subscription needs of its client; as ``subscription.Port``."""
+
+    async def subscribe(self, request: Subscribe, *, is_renewal: bool) -> AsyncTicket: ...
+
+    async def send_on(self, link: AsyncLink, request: Request) -> AsyncTicket: ...
+
+    async def unsubscribe(self, ticket: AsyncTicket) -> None: ...
+
+    async def nack(self, given: Iterable[Delivery]) -> None: ...
+
+
+class AsyncSubscription:
+    """Tasks of a queue as they come: ``async for``, ack each, leave the ``async with``.
+
+    The subscription begins with the ``async with``, or with the first task that is asked for.
+    """
+
+    def __init__(self, port: AsyncPort, request: Subscribe) -> None:
+        self._port = port
+        self._state = Prefetch(request)
+        self._ticket: AsyncTicket | None = None
+        self._renewing = asyncio.Lock()  # held by the one task that subscribes, or anew
+        self._acks: deque[tuple[AsyncTicket, list[Delivery]]] = deque()
+
+    @property
+    def lost_count(self) -> int:
+        return self._state.lost_count
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """Return the next task, waiting for it. Raises what the node refuses, and ``ConnectionFailed``."""
+        state = self._state
+        while True:
+            if state.is_closed:
+                raise StopAsyncIteration
+            task = state.hand_out(time.monotonic())
+            if task is not None:
+                return task
+            ticket = self._ticket or await self._renew(None)
+            state.waiting_count += 1
+            try:
+                await self._send_acks(state.take_acks())
+                if not state.is_closed:
+                    await ticket.wait()
+            finally:
+                state.waiting_count -= 1
+            await self._gather(ticket)
+
+    async def _gather(self, ticket: AsyncTicket) -> None:
+        """Take what the connection brought; if it broke, subscribe anew."""
+        if ticket is not self._ticket:
+            return
+        try:
+            while ticket.answers:
+                self._state.receive(ticket.answers.popleft())
+        except Unreachable as error:  # the node is stopping; it will be back, or another one
+            ticket.link.fail(ConnectionLost(str(error)))
+        is_over = not self._state.has_tasks and ticket.link.error is not None
+        if is_over and not self._state.is_closed:
+            await self._renew(ticket)
+
+    async def _renew(self, ticket: AsyncTicket | None) -> AsyncTicket:
+        async with self._renewing:
+            if self._ticket is None or ticket is self._ticket:
+                renewed = await self._port.subscribe(
+                    self._state.request, is_renewal=ticket is not None
+                )
+                self._state.disconnect()
+                self._ticket = renewed
+            return self._ticket
+
+    # --- acks ---
+
+    async def ack(self, given: Delivery | Iterable[Delivery]) -> None:
+        """Ack soon: when the iterator would wait, when enough are gathered, or at the end.
+
+        Until then the ack is not durable. What comes too late is told by ``flush`` and ``close``.
+        """
+        if self._state.add_acks(as_list(given)):
+            await self._send_acks(self._state.take_acks())
+
+    async def flush(self) -> None:
+        """Wait until every ack that was given is durable. Raises ``LeaseLost`` for those too late."""
+        await self._send_acks(self._state.take_acks())
+        while self._acks:
+            await self._collect_ack()
+        error = self._state.take_error()
+        if error is not None:
+            raise error
+
+    async def _send_acks(self, acks: list[Delivery]) -> None:
+        if not acks:
+            return
+        link = None if self._ticket is None else self._ticket.link
+        number = 0 if link is None else link.number
+        alive = [each for each in acks if each.connection == number]
+        stale = [each for each in acks if each.connection != number]
+        try:
+            if alive and link is not None:
+                ticket = await self._port.send_on(link, Ack([each.token for each in alive]))
+                self._acks.append((ticket, alive))
+        except (ConnectionLost, Unreachable):
+            stale = acks
+        self._state.note_lost(stale)
+        while self._acks and (len(self._acks) > ACK_REQUESTS_MAX or self._acks[0][0].answers):
+            await self._collect_ack()
+
+    async def _collect_ack(self) -> None:
+        """Hear what became of the oldest request of acks. With its connection, its leases are over."""
+        ticket, acks = self._acks.popleft()
+        try:
+            answer = (await ticket.link.collect(ticket)).answer
+        except (ConnectionLost, Unreachable):
+            self._state.note_lost(acks)
+        else:
+            self._state.note_lost(acks if isinstance(answer, Failed) else lost_of(answer, acks))
+
+    # --- end ---
+
+    async def close(self) -> None:
+        """End the subscription, give back what was not handed out, and ``flush``. Harmless when repeated.
+
+        Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
+        """
+        was_closed, self._state.is_closed = self._state.is_closed, True
+        if not was_closed and self._ticket is not None:
+            await self._unsubscribe(self._ticket)
+        await self.flush()
+
+    async def _unsubscribe(self, ticket: AsyncTicket) -> None:
+        ticket.wake()
+        # A connection that is gone has ended the subscription, and the leases with it.
+        with contextlib.suppress(ConnectionFailed, LeaseLost):
+            await self._port.unsubscribe(ticket)
+            while ticket.answers:
+                exchange = ticket.answers.popleft()
+                if not isinstance(exchange.answer, Failed):
+                    self._state.receive(exchange)
+            ticket.link.forget(ticket)
+            rest = self._state.take_tasks()
+            if rest:
+                await self._port.nack(rest)
+
+    async def __aenter__(self) -> Self:
+        if self._ticket is None:
+            await self._renew(None)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        with contextlib.suppress(ConnectionFailed, LeaseLost):  # the first error is the one to see
+            await self.close()

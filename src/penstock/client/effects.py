@@ -1,0 +1,87 @@
+"""What an operation asks its face to do.
+
+An operation (``operations``) is a generator: it yields one of these, and is sent the result or thrown
+the exception. So retries, batching and settling are written once; the blocking face carries the
+effects out by waiting, the asyncio face by awaiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from penstock.protocol.version2 import Request
+
+T = TypeVar("T")
+
+
+class Ticket(Protocol):
+    """A request that was sent and whose answer is to be collected."""
+
+    @property
+    def connection(self) -> int:
+        """The number of the connection that it was sent by."""
+
+    def abandon(self) -> None:
+        """Wait for the answer no longer. Harmless when it was collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a request and wait for its answer; the result is an ``Exchange``.
+
+    Thrown: ``Unreachable`` if it was not sent at all, ``ConnectionLost`` if the outcome is unknown.
+    With ``connection``, only that connection will do: if it has ended, the result is ``None``.
+    """
+
+    request: Request
+    connection: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request; the result is its ``Ticket``. Thrown: as by ``Ask``.
+
+    With ``connection``, only that connection will do: if it has ended, the result is ``None``.
+    """
+
+    request: Request
+    connection: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Wait for the answer to a request that was sent; the result is an ``Exchange``."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let some seconds pass."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSequence:
+    """Wait until the producer may make another request; the result is its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveConnection:
+    """End the connection, because another node is to be asked; there is no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An answer, and by which connection and when (monotonic) it came."""
+
+    answer: Any  # one of ``Answer``; operations take it apart by ``expect``
+    connection: int
+    received: float
+
+
+Effect = Ask | Send | Collect | Pause | TakeSequence | LeaveConnection
+Operation = Generator[Effect, Any, T]

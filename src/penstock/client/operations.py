@@ -1,0 +1,474 @@
+"""Everything a client can do, once for both faces: generators that yield effects (``effects``).
+
+Here is decided what is repeated, how failures become exceptions, and what an answer means. No socket,
+no waiting; time and chance come in as callables.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from penstock.client.batches import WINDOW_MAX, Batch, cut
+from penstock.client.effects import (
+    Ask,
+    Collect,
+    Exchange,
+    LeaveConnection,
+    Operation,
+    Pause,
+    Send,
+    TakeSequence,
+    Ticket,
+)
+from penstock.client.failures import (
+    carry,
+    failure,
+    lease_lost,
+    outcome_unknown,
+    refusal,
+    task_ids,
+)
+from penstock.client.requests import is_as_asked, read_request
+from penstock.client.retries import Backoff, repeated
+from penstock.client.values import (
+    Delivery,
+    checked_queue,
+    deliveries,
+    optional_ms,
+)
+from penstock.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidValue,
+    NotLeader,
+    PenstockError,
+    PolicyViolated,
+    QueueExists,
+    QueueMissing,
+    RequestRefused,
+    Unreachable,
+)
+from penstock.protocol.version2 import (
+    BATCH_MAX,
+    Ack,
+    Create,
+    Delete,
+    Dequeue,
+    Enqueue,
+    Enqueued,
+    Entries,
+    Extend,
+    Failed,
+    Failure,
+    Nack,
+    Producer,
+    QueueStat,
+    Read,
+    Request,
+    Settled,
+    Stat,
+    Stats,
+    Subscribe,
+    Unsubscribe,
+)
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The end of a request: its exchange, and whether it had been sent before without an answer."""
+
+    exchange: Exchange
+    repeated: bool
+
+
+class Operations:
+    """The operations of one client."""
+
+    def __init__(
+        self,
+        *,
+        retry: float,
+        producer: bytes,
+        has_alternatives: bool,
+        release_sequence: Callable[[int], None],
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._retry = retry
+        self._producer = producer
+        self._has_alternatives = (
+            has_alternatives  # other nodes can be asked if this one cannot help
+        )
+        self._release_sequence = release_sequence
+        self._clock = clock
+        self._chance = chance
+        # (connection, token) of deliveries that a ``with`` will settle unless its body does.
+        self.held: set[tuple[int, int]] = set()
+
+    # --- one request, repeated while that is safe ---
+
+    def backoff(self) -> Backoff:
+        return Backoff(retry=self._retry, clock=self._clock, chance=self._chance)
+
+    def call(self, request: Request) -> Operation[Reply]:
+        """Ask until there is an answer. Raises what the node refuses, and ``ConnectionFailed``."""
+        return (yield from self._call(request, self.backoff(), was_sent=False))
+
+    def _call(self, request: Request, backoff: Backoff, *, was_sent: bool) -> Operation[Reply]:
+        while True:
+            try:
+                exchange: Exchange = yield Ask(request)
+                if isinstance(exchange.answer, Failed):
+                    error = failure(exchange.answer, request)
+                    raise carry(error, was_repeated=was_sent)
+                return Reply(exchange=exchange, repeated=was_sent)
+            except ConnectionLost as error:
+                was_sent = True
+                again = repeated(request, elapsed=backoff.elapsed)
+                if again is None:
+                    raise outcome_unknown(error, request) from error
+                yield from self._pause(backoff, outcome_unknown(error, request), error)
+                request = again
+            except Unreachable as error:
+                given_up = outcome_unknown(error, request) if was_sent else error
+                yield from self._pause(backoff, given_up, error)
+            except NotLeader as error:
+                if not self._has_alternatives:
+                    raise
+                yield LeaveConnection()
+                yield from self._pause(backoff, error, error)
+
+    def _pause(
+        self, backoff: Backoff, given_up: PenstockError, cause: PenstockError | None
+    ) -> Operation[None]:
+        """Wait before a repetition, or raise ``given_up`` if it is too late for one."""
+        pause = backoff.next_pause()
+        if pause is not None:
+            yield Pause(pause)
+        elif given_up is cause:
+            raise given_up
+        else:
+            raise given_up from cause
+
+    def ask(self, request: Request, kind: type[A]) -> Operation[A]:
+        """Return the answer to a request; the connection has seen to it that it is of this kind."""
+        reply = yield from self.call(request)
+        answer = reply.exchange.answer
+        assert isinstance(answer, kind)
+        return answer
+
+    # --- queues ---
+
+    def create(self, request: Create, *, exist_ok: bool) -> Operation[None]:
+        try:
+            yield from self.call(request)
+        except QueueExists as error:
+            if exist_ok:
+                return
+            if not _was_repeated(error):
+                raise
+            # The lost request may have made it, or somebody else did: what is there decides.
+            if not is_as_asked((yield from self.stat(request.queue)), request):
+                raise
+
+    def delete(self, queue: str) -> Operation[None]:
+        try:
+            yield from self.call(Delete(checked_queue(queue)))
+        except QueueMissing as error:
+            if not _was_repeated(error):
+                raise
+
+    def stat(self, queue: str) -> Operation[QueueStat]:
+        request = Stat(checked_queue(queue))
+        stats = yield from self.ask(request, Stats)
+        if not stats.queues:
+            raise failure(Failed(Failure.QUEUE_MISSING, ""), request)
+        return stats.queues[0]
+
+    # --- enqueue ---
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[bytes],
+        *,
+        key: int = 0,
+        keys: Iterable[int] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+    ) -> Operation[list[int]]:
+        """Send payloads in frames, several in flight, and return the ids of all."""
+        template = _enqueue_request(queue, delay=delay, ttl=ttl)
+        batches = _Batches(cut(payloads, key=key, keys=keys))
+        window = _Window()
+        ids: list[int | None] = []
+        try:
+            while True:
+                while window.has_room and batches.advance():
+                    request = yield from self._numbered(template, batches.batch)
+                    window.add(request)
+                    window.ticket(request, (yield from self._send(request, window.connection)))
+                if not window.requests:
+                    break
+                ids += yield from self._collect_oldest(window, batches)
+        except ConnectionFailed as error:
+            raise carry(error, ids=ids)  # noqa: B904 - it is the same exception
+        finally:
+            for request in window.abandon():
+                self._release(request)
+        if batches.error is not None:
+            raise carry(batches.error, ids=ids)
+        return [each for each in ids if each is not None]
+
+    def _collect_oldest(self, window: _Window, batches: _Batches) -> Operation[list[int | None]]:
+        """Return the ids of the oldest frame in flight; a refusal ends the batches."""
+        request, ticket = window.oldest
+        try:
+            answer = yield from self._collect(request, ticket)
+            ids = task_ids(answer, request)
+            batches.end(refusal(answer, request))
+        except (RequestRefused, InvalidValue) as error:
+            ids = [None] * len(request.payloads)
+            batches.end(error)
+        self._release(window.remove_oldest())
+        return ids
+
+    def enqueue(
+        self, queue: str, payload: bytes, *, key: int, delay: float | None, ttl: float | None
+    ) -> Operation[int]:
+        batch = next(cut((payload,), key=key, keys=None))
+        template = _enqueue_request(queue, delay=delay, ttl=ttl)
+        request = yield from self._numbered(template, batch)
+        try:
+            answer = yield from self.ask(request, Enqueued)
+        finally:
+            self._release(request)
+        (task_id,) = task_ids(answer, request)
+        refused = refusal(answer, request)
+        if refused is not None:
+            raise refused
+        assert task_id is not None
+        return task_id
+
+    def _numbered(self, template: Enqueue, batch: Batch) -> Operation[Enqueue]:
+        sequence: int = yield TakeSequence()
+        keys, payloads = batch
+        return replace(
+            template, keys=keys, payloads=payloads, producer=Producer(self._producer, sequence)
+        )
+
+    def _release(self, request: Enqueue) -> None:
+        assert request.producer is not None
+        self._release_sequence(request.producer.sequence)
+
+    def _send(self, request: Request, connection: int | None) -> Operation[Ticket | None]:
+        """Send without waiting; a request that cannot be sent now is left to ``_collect``."""
+        try:
+            ticket: Ticket | None = yield Send(request, connection)
+        except (ConnectionLost, Unreachable):
+            return None
+        return ticket
+
+    def _collect(self, request: Enqueue, ticket: Ticket | None) -> Operation[Enqueued]:
+        """Return the answer to an enqueue of the window, repeating it if its connection broke.
+
+        The oldest is collected, and so repeated, before any other: the order of tasks stays.
+        """
+        backoff = self.backoff()
+        if ticket is not None:
+            try:
+                exchange: Exchange = yield Collect(ticket)
+                answer = exchange.answer
+                if isinstance(answer, Enqueued):
+                    return answer
+                raise failure(answer, request)
+            except (ConnectionLost, Unreachable, NotLeader) as error:
+                yield from self._pause(backoff, error, error)
+        reply = yield from self._call(request, backoff, was_sent=True)
+        repeated_answer: Enqueued = reply.exchange.answer
+        return repeated_answer
+
+    # --- deliveries ---
+
+    def dequeue(self, request: Dequeue) -> Operation[list[Delivery]]:
+        reply = yield from self.call(request)
+        exchange = reply.exchange
+        return deliveries(
+            exchange.answer,
+            queue=request.queue,
+            connection=exchange.connection,
+            received=exchange.received,
+        )
+
+    def settle(self, request: Ack | Nack | Extend, given: Sequence[Delivery]) -> Operation[None]:
+        """Send a request about these deliveries, each on the connection it came by.
+
+        Raises ``LeaseLost`` for those whose lease had ended, after the rest was settled, and
+        ``ConnectionLost`` if the connection broke before the answer.
+        """
+        lost: list[Delivery] = []
+        for connection in dict.fromkeys(each.connection for each in given):
+            group = [each for each in given if each.connection == connection]
+            if not isinstance(request, Extend):
+                self.held.difference_update((connection, each.token) for each in group)
+            for start in range(0, len(group), BATCH_MAX):
+                part = group[start : start + BATCH_MAX]
+                lost += yield from self._settle(request, part, connection)
+        if lost:
+            raise lease_lost(lost)
+
+    def _settle(
+        self, request: Ack | Nack | Extend, part: Sequence[Delivery], connection: int
+    ) -> Operation[list[Delivery]]:
+        request = replace(request, tokens=[each.token for each in part])
+        try:
+            exchange: Exchange | None = yield Ask(request, connection)
+        except Unreachable:
+            exchange = None
+        except ConnectionLost as error:
+            raise outcome_unknown(error, request) from error
+        if exchange is None:
+            return list(part)  # the leases ended with the connection
+        if isinstance(exchange.answer, Failed):
+            raise failure(exchange.answer, request)
+        return lost_of(exchange.answer, part)
+
+    def subscribe(self, request: Subscribe, *, is_renewal: bool) -> Operation[Any]:
+        """Send a subscription, connecting as often as it takes, and return its ticket."""
+        backoff = self.backoff()
+        if is_renewal:  # not in a hurry: a node that breaks every connection must not be stormed
+            yield from self._pause(backoff, Unreachable("the subscription broke"), None)
+        while True:
+            try:
+                return (yield Send(request))
+            except (ConnectionLost, Unreachable) as error:
+                yield from self._pause(backoff, error, error)
+
+    def unsubscribe(self, subscription: int, connection: int) -> Operation[None]:
+        """End a subscription, if its connection has not ended it. Raises ``ConnectionFailed``."""
+        yield Ask(Unsubscribe(subscription), connection)
+
+    # --- entries ---
+
+    def pages(self, first: int, *, follow: bool) -> Pages:
+        return Pages(self, read_request(first, follow=follow), follow=follow)
+
+
+class Pages:
+    """Reads committed entries page by page."""
+
+    def __init__(self, operations: Operations, request: Read, *, follow: bool) -> None:
+        self._operations = operations
+        self._request = request
+        self._follow = follow
+        self._end: int | None = None  # where to stop: what was committed when the reading began
+
+    def next_page(self) -> Operation[Iterator[tuple[int, int, bytes]] | None]:
+        """Return (index, term, payload) of the next entries, ``None`` behind the last."""
+        while self._end is None or self._request.first < self._end:
+            page = yield from self._operations.ask(self._request, Entries)
+            if not self._follow and self._end is None:
+                self._end = page.committed + 1
+            if page.terms:
+                end = page.first + len(page.terms)
+                self._request = replace(self._request, first=end)
+                return zip(range(page.first, end), page.terms, page.payloads, strict=True)
+            if not self._follow:
+                break
+        return None
+
+
+def lost_of(answer: Settled, part: Sequence[Delivery]) -> list[Delivery]:
+    """Return the deliveries whose lease had ended before the node heard of them."""
+    if not answer.lost:
+        return []
+    lost = set(answer.lost)
+    return [each for each in part if each.token in lost]
+
+
+def _was_repeated(error: PenstockError) -> bool:
+    return bool(getattr(error, "was_repeated", False))
+
+
+def _enqueue_request(queue: str, *, delay: float | None, ttl: float | None) -> Enqueue:
+    """Return an enqueue of nothing yet."""
+    delay_ms, ttl_ms = optional_ms(delay, "delay"), optional_ms(ttl, "ttl")
+    return Enqueue(checked_queue(queue), (), (), delay_ms, ttl_ms)
+
+
+class _Batches:
+    """The frames of an ``enqueue_many``, until the first problem, which is kept as ``error``.
+
+    What was sent before it is in flight and has to be answered before the caller hears of the problem.
+    """
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self.batch: Batch = ([], [])
+        self.error: PenstockError | None = None
+
+    def advance(self) -> bool:
+        """Go to the next frame, if there is one."""
+        if self.error is not None:
+            return False
+        try:
+            self.batch = next(self._batches, ([], []))
+        except (InvalidValue, PolicyViolated) as error:
+            self.error = error
+            return False
+        return bool(self.batch[1])
+
+    def end(self, error: PenstockError | None) -> None:
+        self.error = self.error or error
+
+
+class _Window:
+    """The frames of an ``enqueue_many`` that are in flight, oldest first.
+
+    All of them on one connection: were a younger frame sent on a new connection while an older one got
+    lost with the old, its tasks would overtake.
+    """
+
+    def __init__(self) -> None:
+        self.requests: deque[Enqueue] = deque()
+        self._tickets: deque[Ticket | None] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        return not self.requests or (
+            len(self.requests) < WINDOW_MAX and self._tickets[-1] is not None
+        )
+
+    @property
+    def connection(self) -> int | None:
+        """The only connection for the frame that was added last; ``None`` if any will do."""
+        first = self._tickets[0]
+        return None if first is None else first.connection
+
+    def add(self, request: Enqueue) -> None:
+        self.requests.append(request)
+        self._tickets.append(None)
+
+    def ticket(self, request: Enqueue, ticket: Ticket | None) -> None:
+        assert self.requests[-1] is request
+        self._tickets[-1] = ticket
+
+    @property
+    def oldest(self) -> tuple[Enqueue, Ticket | None]:
+        return self.requests[0], self._tickets[0]
+
+    def remove_oldest(self) -> Enqueue:
+        self._tickets.popleft()
+        return self.requests.popleft()
+
+    def abandon(self) -> list[Enqueue]:
+        """Give up what is in flight, and return it."""
+        for ticket in self._tickets:
+            if ticket is not None:
+                ticket.abandon()
+        return list(self.requests)

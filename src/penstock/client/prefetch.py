@@ -1,0 +1,102 @@
+"""What a subscription holds: tasks that wait to be handed out, and acks that wait to be sent. Pure.
+
+The faces do the waiting; locks are theirs too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.client.effects import Exchange
+from penstock.client.failures import failure, lease_lost
+from penstock.client.values import Delivery, deliveries
+from penstock.errors import LeaseLost
+from penstock.protocol.version2 import Delivered, Failed, Subscribe
+
+ACKS_MAX: Final = 100
+"""Acks that are gathered into one request; they are durable only when it is answered."""
+
+ACK_REQUESTS_MAX: Final = 8
+"""Requests of acks in flight; beyond that a subscriber is faster than the node's disk and waits."""
+
+LOST_MAX: Final = 1000
+"""Deliveries whose lost leases are remembered for ``flush`` to tell; older ones are only counted."""
+
+
+class Prefetch:
+    """The state of one subscription."""
+
+    def __init__(self, request: Subscribe) -> None:
+        self.request = request
+        # Half a window: the node sends on while the other half is being worked on.
+        self._acks_max = min(ACKS_MAX, max(1, request.prefetch // 2))
+        self._tasks: deque[Delivery] = deque()  # delivered, not handed out
+        self._acks: list[Delivery] = []  # given, not sent
+        self._lost: deque[Delivery] = deque(maxlen=LOST_MAX)  # not yet told
+        self.lost_count = 0  # acks that came too late, since the beginning
+        self.waiting_count = 0  # callers that wait for a task: nobody may come by to send acks
+        self.is_closed = False
+
+    # --- tasks ---
+
+    def receive(self, exchange: Exchange) -> None:
+        """Take an answer to the subscription. Raises what the node refuses it with."""
+        answer = exchange.answer
+        if isinstance(answer, Failed):
+            raise failure(answer, self.request)
+        if isinstance(answer, Delivered):
+            self._tasks.extend(
+                deliveries(
+                    answer,
+                    queue=self.request.queue,
+                    connection=exchange.connection,
+                    received=exchange.received,
+                )
+            )
+
+    @property
+    def has_tasks(self) -> bool:
+        return bool(self._tasks)
+
+    def hand_out(self, now: float) -> Delivery | None:
+        """Return the next task, ``None`` if there is none. Those whose lease ran out meanwhile are dropped."""
+        while self._tasks:
+            task = self._tasks.popleft()
+            if task.deadline > now:
+                return task
+        return None
+
+    def take_tasks(self) -> list[Delivery]:
+        """Return what was never handed out, to be given back."""
+        tasks = list(self._tasks)
+        self._tasks.clear()
+        return tasks
+
+    def disconnect(self) -> None:
+        """Drop what a broken connection delivered: its leases are over."""
+        self._tasks.clear()
+
+    # --- acks ---
+
+    def add_acks(self, given: Iterable[Delivery]) -> bool:
+        """Keep acks and return whether it is time to send them."""
+        self._acks.extend(given)
+        return self.is_closed or self.waiting_count > 0 or len(self._acks) >= self._acks_max
+
+    def take_acks(self) -> list[Delivery]:
+        acks, self._acks = self._acks, []
+        return acks
+
+    def note_lost(self, lost: Sequence[Delivery]) -> None:
+        self._lost.extend(lost)
+        self.lost_count += len(lost)
+
+    def take_error(self) -> LeaseLost | None:
+        """Return the exception for what was lost since it was last asked for."""
+        if not self._lost:
+            return None
+        lost = list(self._lost)
+        self._lost.clear()
+        return lease_lost(lost)

@@ -1,0 +1,202 @@
+"""A subscription of the blocking client: an iterator that any number of threads may share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.client.link import Link, Ticket
+from penstock.client.operations import lost_of
+from penstock.client.prefetch import ACK_REQUESTS_MAX, Prefetch
+from penstock.client.values import Delivery, as_list
+from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
+from penstock.protocol.version2 import Ack, Failed, Request, Subscribe
+
+
+class Port(Protocol):
+    """What a subscription needs of its client."""
+
+    def subscribe(self, request: Subscribe, *, is_renewal: bool) -> Ticket:
+        """Send a subscription, connecting as often as it takes. Raises ``ConnectionFailed``."""
+
+    def send_on(self, link: Link, request: Request) -> Ticket:
+        """Send a request on this connection and no other. Raises ``ConnectionFailed``."""
+
+    def unsubscribe(self, ticket: Ticket) -> None:
+        """End a subscription. Raises ``ConnectionFailed``."""
+
+    def nack(self, given: Iterable[Delivery]) -> None:
+        """Give tasks back."""
+
+
+class Subscription:
+    """Tasks of a queue as they come: iterate, ack each, leave the ``with``.
+
+    It survives broken connections: the tasks that were out come again. ``lost_count`` tells how many acks
+    came too late.
+    """
+
+    def __init__(self, port: Port, request: Subscribe) -> None:
+        self._port = port
+        self._lock = threading.Lock()  # guards the next two
+        self._state = Prefetch(request)
+        self._ticket = port.subscribe(request, is_renewal=False)
+        self._renewing = threading.Lock()  # held by the one thread that subscribes anew
+        self._acking = threading.Lock()  # guards the requests of acks in flight
+        self._acks: deque[tuple[Ticket, list[Delivery]]] = deque()
+
+    @property
+    def lost_count(self) -> int:
+        return self._state.lost_count
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        """Return the next task, waiting for it. Raises what the node refuses, and ``ConnectionFailed``."""
+        state = self._state
+        while True:
+            with self._lock:
+                if state.is_closed:
+                    raise StopIteration
+                task = state.hand_out(time.monotonic())
+                if task is not None:
+                    return task
+                ticket, acks = self._ticket, state.take_acks()
+                state.waiting_count += 1
+            try:
+                self._send_acks(acks)
+                ticket.link.wait(ticket, lambda: state.is_closed or state.has_tasks)
+            finally:
+                with self._lock:
+                    state.waiting_count -= 1
+            self._gather(ticket)
+
+    def _gather(self, ticket: Ticket) -> None:
+        """Take what the connection brought; if it broke, subscribe anew."""
+        with self._lock:
+            if ticket is not self._ticket:
+                return
+            try:
+                for exchange in ticket.link.drain(ticket):
+                    self._state.receive(exchange)
+            except Unreachable as error:  # the node is stopping; it will be back, or another one
+                ticket.link.fail(ConnectionLost(str(error)))
+            is_over = not self._state.has_tasks and ticket.link.error is not None
+        ticket.link.wake(ticket)
+        if is_over and not self._state.is_closed:
+            self._renew(ticket)
+
+    def _renew(self, ticket: Ticket) -> None:
+        with self._renewing:
+            if ticket is not self._ticket:
+                return
+            renewed = self._port.subscribe(self._state.request, is_renewal=True)
+            with self._lock:
+                self._state.disconnect()
+                self._ticket = renewed
+
+    # --- acks ---
+
+    def ack(self, given: Delivery | Iterable[Delivery]) -> None:
+        """Ack soon: when the iterator would wait, when enough are gathered, or at the end.
+
+        Until then the ack is not durable. What comes too late is told by ``flush`` and ``close``.
+        """
+        deliveries = as_list(given)
+        with self._lock:
+            is_time = self._state.add_acks(deliveries)
+            acks = self._state.take_acks() if is_time else []
+        self._send_acks(acks)
+
+    def flush(self) -> None:
+        """Wait until every ack that was given is durable. Raises ``LeaseLost`` for those too late."""
+        with self._lock:
+            acks = self._state.take_acks()
+        self._send_acks(acks)
+        with self._acking:
+            while self._acks:
+                self._collect_ack()
+        with self._lock:
+            error = self._state.take_error()
+        if error is not None:
+            raise error
+
+    def _send_acks(self, acks: list[Delivery]) -> None:
+        if not acks:
+            return
+        with self._acking:
+            link = self._ticket.link
+            alive = [each for each in acks if each.connection == link.number]
+            stale = [each for each in acks if each.connection != link.number]
+            try:
+                if alive:
+                    ticket = self._port.send_on(link, Ack([each.token for each in alive]))
+                    self._acks.append((ticket, alive))
+            except (ConnectionLost, Unreachable):
+                stale = acks
+            self._note_lost(stale)
+            while self._acks and (len(self._acks) > ACK_REQUESTS_MAX or self._acks[0][0].answers):
+                self._collect_ack()
+
+    def _collect_ack(self) -> None:
+        """Hear what became of the oldest request of acks. With its connection, its leases are over."""
+        ticket, acks = self._acks.popleft()
+        try:
+            answer = ticket.link.collect(ticket).answer
+        except (ConnectionLost, Unreachable):
+            self._note_lost(acks)
+        else:
+            self._note_lost(acks if isinstance(answer, Failed) else lost_of(answer, acks))
+
+    def _note_lost(self, lost: list[Delivery]) -> None:
+        with self._lock:
+            self._state.note_lost(lost)
+
+    # --- end ---
+
+    def close(self) -> None:
+        """End the subscription, give back what was not handed out, and ``flush``. Harmless when repeated.
+
+        Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
+        """
+        with self._lock:
+            was_closed, self._state.is_closed = self._state.is_closed, True
+            ticket = self._ticket
+        if not was_closed:
+            self._unsubscribe(ticket)
+        self.flush()
+
+    def _unsubscribe(self, ticket: Ticket) -> None:
+        ticket.link.wake(ticket)
+        # A connection that is gone has ended the subscription, and the leases with it.
+        with contextlib.suppress(ConnectionFailed, LeaseLost):
+            self._port.unsubscribe(ticket)
+            with self._lock:
+                for exchange in ticket.link.drain(ticket):
+                    if not isinstance(exchange.answer, Failed):
+                        self._state.receive(exchange)
+                rest = self._state.take_tasks()
+            ticket.link.forget(ticket)
+            if rest:
+                self._port.nack(rest)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(ConnectionFailed, LeaseLost):  # the first error is the one to see
+            self.close()

@@ -1,0 +1,157 @@
+"""A node in the caller's own process: no port, no loop, the same code and the same guarantees.
+
+The client talks to a session of version 2 through memory. A call returns when the disk has what it asked for,
+as over a socket: the caller itself waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Condition
+from typing import Final
+
+from penstock.client.blocking import Client
+from penstock.errors import ConnectionLost, PenstockError, Unreachable
+from penstock.protocol import version1 as v1
+from penstock.server.disk import InlineDisk
+from penstock.server.node import Node, wall_clock_ms
+from penstock.server.session2 import Session2
+from penstock.server.settings import Settings
+from penstock.server.snapshots import Snapshots
+
+_WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often
+
+
+class EmbeddedNode:
+    """A node that whoever calls drives. Threads take turns."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._changed = Condition()
+        self._node = Node(settings, InlineDisk(), on_failure=lambda _: None)
+        self._open_count = 0
+        self._is_closed = False
+        self._slices: list[Callable[[], None]] = []
+        Snapshots(
+            self._node,
+            InlineDisk(),
+            lambda _, call: self._slices.append(call),
+            lambda _: None,
+        )
+
+    def connect(self) -> _MemoryTransport:
+        """Return a transport that leads to this node."""
+        with self._changed:
+            self._refuse_failed()
+            if self._is_closed:
+                raise Unreachable("the node in this process was closed; open its directory again")
+            self._open_count += 1
+            return _MemoryTransport(self)
+
+    def session(self, write: Callable[[bytes], None]) -> Session2:
+        return Session2(self._node.broker, write)
+
+    def handle(self, session: Session2, data: bytes) -> None:
+        """Take bytes from a caller and do all that they ask for."""
+        with self._changed:
+            self._refuse_failed()
+            session.receive(data)
+            self._go_on()
+
+    def wait(self, is_done: Callable[[], bool], seconds: float | None) -> None:
+        """Wait until ``is_done``, letting leases and delays end meanwhile, or until the time is over."""
+        end_ms = None if seconds is None else wall_clock_ms() + seconds * 1000
+        with self._changed:
+            while not is_done():
+                now = wall_clock_ms()
+                if end_ms is not None and now >= end_ms:
+                    return
+                due = self._node.broker.next_wakeup_ms()
+                limits = [now + _WAIT_SECONDS_MAX * 1000]
+                limits += [time for time in (due, end_ms) if time is not None]
+                self._changed.wait(max(0.001, (min(limits) - now) / 1000))
+                self._refuse_failed()
+                self._go_on()
+
+    def close_session(self, session: Session2) -> None:
+        with self._changed:
+            if self._node.replica.failure is None:
+                session.close()
+                self._go_on()
+            self._open_count -= 1
+            if not self._open_count:
+                self._close()
+
+    def _go_on(self) -> None:
+        node = self._node
+        node.broker.tick()
+        node.broker.serve()
+        node.replica.advance()
+        while self._slices:
+            self._slices.pop()()
+        node.broker.flush()
+        self._changed.notify_all()
+
+    def _refuse_failed(self) -> None:
+        failure = self._node.replica.failure
+        if failure is not None:
+            raise ConnectionLost(str(failure))
+
+    def _close(self) -> None:
+        self._is_closed = True
+        if self._node.replica.failure is None:
+            self._node.close()
+
+
+class _MemoryTransport:
+    """A client's way to a node in the same process."""
+
+    def __init__(self, node: EmbeddedNode) -> None:
+        self._node = node
+        self._received: list[bytes] = [
+            v1.encode_response(v1.Authorized(reason=None)),
+            v1.encode_response(v1.Bootstrapped(reason=None)),
+        ]
+        self._session = node.session(self._received.append)
+        self._greeting = _GREETING_SIZE
+        self._is_closed = False
+
+    def send(self, data: bytes) -> None:
+        if self._is_closed:
+            raise ConnectionLost("the node in this process was closed")
+        skipped = min(self._greeting, len(data))
+        self._greeting -= skipped
+        if len(data) > skipped:
+            self._node.handle(self._session, data[skipped:])
+
+    def receive(self, timeout: float | None) -> bytes:
+        self._node.wait(lambda: bool(self._received) or self._is_closed, timeout)
+        if self._received:
+            data = b"".join(self._received)
+            self._received.clear()
+            return data
+        if self._is_closed:
+            return b""
+        raise TimeoutError
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._node.close_session(self._session)
+
+
+_GREETING_SIZE: Final = sum(
+    len(v1.encode_request(packet))
+    for packet in (v1.Authorize(), v1.Bootstrap(major=2, minor=0, patch=0))
+)
+
+
+def open_directory(path: str | Path, *, generation: int = 3, retry: float = 0.0) -> Client:
+    """Open a directory in this process and return a client of it. Raises ``PenstockError``."""
+    settings = Settings(data=Path(path), generation=generation)
+    node = EmbeddedNode(settings)
+    try:
+        return Client(node.connect, retry=retry)
+    except PenstockError:
+        node._close()  # noqa: SLF001
+        raise

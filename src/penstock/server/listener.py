@@ -1,0 +1,168 @@
+"""The loop around a node: connections, their limits, the clock, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.protocol import version1 as v1
+from penstock.server.connection import Connection
+from penstock.server.node import Node, wall_clock_ms
+from penstock.server.session1 import Session1
+
+SWEEP_SECONDS: Final = 1.0
+"""How often connections are looked at for being overdue."""
+
+WAKE_SECONDS_MIN: Final = 0.005
+"""Leases, delays and waits end no finer than this."""
+
+
+class Listener:
+    """All connections of a node."""
+
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop) -> None:
+        self.node = node
+        self.broker = node.broker
+        self.meter = node.meter
+        self._limits = node.settings.limits
+        self._loop = loop
+        self.now: Callable[[], float] = time.monotonic
+        self.connections: dict[Connection, None] = {}
+        self._paused: dict[Connection, None] = {}
+        self._total = 0  # bytes that all connections have in flight or half received
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms: int | None = None
+        self._is_stopping = False
+        node.replica.after_apply.append(self._after_apply)
+        self._sweep_handle = loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def accept(self) -> Connection:
+        return Connection(self)
+
+    def session1(self, connection: Connection) -> Session1:
+        settings = self.node.settings
+        cluster = v1.Cluster(addresses=(f"{settings.host}:{settings.port}",), leader=0, node=0)
+        return Session1(self.broker, connection.write, node=cluster, with_id=settings.with_ids)
+
+    # From connections.
+
+    def welcome(self, connection: Connection) -> bool:
+        """Take a new connection in, unless there are as many as there may be."""
+        if len(self.connections) >= self._limits.connections_max or self._is_stopping:
+            self.meter.connections_refused += 1
+            return False
+        self.meter.connections_accepted += 1
+        self.connections[connection] = None
+        return True
+
+    def farewell(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        self._paused.pop(connection, None)
+        self._total -= connection.accounted
+        connection.accounted = 0
+        self._go_on(is_alone=False)
+
+    def handle(self, connection: Connection, count: int) -> None:
+        """Do what a connection's bytes have asked for; ``count`` packets became whole."""
+        self._go_on(is_alone=count == 1)
+        self._account(connection)
+
+    def _go_on(self, *, is_alone: bool) -> None:
+        self.broker.serve()
+        self.node.replica.advance(is_alone=is_alone)
+        self.broker.flush()
+        self._schedule()
+
+    def _after_apply(self) -> None:
+        for connection in list(self._paused):
+            self._account(connection)
+        self._schedule()
+
+    def _account(self, connection: Connection) -> None:
+        """Note what a connection has in flight, and read from it only while that is within bounds."""
+        session = connection.session
+        if session is None:
+            return
+        size = session.in_flight_size + session.held_size
+        self._total += size - connection.accounted
+        connection.accounted = size
+        is_over = (
+            session.in_flight_size > self._limits.connection_bytes_max
+            or connection.blocked_since is not None
+            or self._total > self._limits.total_bytes_max
+        )
+        if is_over and self._total > self._limits.total_bytes_max and self.node.replica.is_idle:
+            # Nothing under way will free anything: what fills the room are frames that never end.
+            self._refuse(connection)
+            return
+        connection.set_reading(not is_over)
+        if is_over:
+            self._paused[connection] = None
+        else:
+            self._paused.pop(connection, None)
+
+    def _refuse(self, connection: Connection) -> None:
+        self.meter.connections_refused += 1
+        connection.abort()
+
+    # The clock.
+
+    def _schedule(self) -> None:
+        """Be called when the broker next has something to do."""
+        due = self.broker.next_wakeup_ms()
+        if due is None or (self._wake_ms is not None and self._wake_ms <= due):
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+        delay = max(WAKE_SECONDS_MIN, (due - wall_clock_ms()) / 1000)
+        self._wake_ms = due
+        self._wake = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._wake = self._wake_ms = None
+        if self.node.replica.failure is None:
+            self.broker.tick()
+            self._go_on(is_alone=False)
+
+    def _sweep(self) -> None:
+        now, limits = self.now(), self._limits
+        for connection in list(self.connections):
+            if connection.is_overdue(
+                now, idle_seconds=limits.idle_seconds, stall_seconds=limits.stall_seconds
+            ):
+                connection.abort()
+        self._sweep_handle = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    # The end.
+
+    async def drain(self, seconds: float) -> None:
+        """Read no more, and wait until what was read is answered, or the time is over."""
+        self._is_stopping = True
+        for connection in self.connections:
+            connection.set_reading(False)
+        end = self._loop.time() + seconds
+        done = asyncio.Event()
+        self.node.replica.after_apply.append(done.set)
+        while not self.node.replica.is_idle and self._loop.time() < end:
+            done.clear()
+            try:
+                await asyncio.wait_for(done.wait(), 0.1)
+            except TimeoutError:
+                continue
+        self.broker.flush()
+
+    def close(self) -> None:
+        """Close every connection, and stop the clock."""
+        self._sweep_handle.cancel()
+        if self._wake is not None:
+            self._wake.cancel()
+        for connection in list(self.connections):
+            connection.close()
+
+    def abort(self) -> None:
+        """Drop every connection without another byte: what is unanswered has an unknown outcome."""
+        self._sweep_handle.cancel()
+        for connection in list(self.connections):
+            connection.abort()

@@ -1,0 +1,162 @@
+"""``penstock serve``: a node on a socket until it is told to stop or its disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock import __version__
+from penstock.errors import PenstockError, Unreachable
+from penstock.server.disk import ThreadDisk
+from penstock.server.exposition import expose
+from penstock.server.listener import Listener
+from penstock.server.node import Node
+from penstock.server.settings import Settings
+from penstock.server.snapshots import Snapshots
+
+DRAIN_SECONDS: Final = 10.0
+CHEAP_SNAPSHOT_BYTES: Final = 32 * 2**20
+"""A state up to this is written when the node stops, if there is log to replace: about a second."""
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long a thread may keep another waiting: the disk's thread has an answer in its hands."""
+
+Say = Callable[[str, dict[str, object]], None]
+
+
+def log_line(event: str, fields: dict[str, object]) -> None:
+    """Write one line of the node's log: JSON on stderr."""
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+    print(json.dumps({"time": stamp, "event": event, **fields}), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def serve(settings: Settings, say: Say = log_line) -> PenstockError | None:
+    """Serve until SIGTERM or SIGINT; return what stopped the node, if that was not asked for.
+
+    Raises ``PenstockError`` if it cannot start.
+    """
+    settings.refuse_reachable()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_serve(settings, say))
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, say))
+
+
+async def _serve(settings: Settings, say: Say) -> PenstockError | None:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[PenstockError | None] = loop.create_future()
+
+    def stop(cause: PenstockError | None) -> None:
+        if not stopped.done():
+            stopped.set_result(cause)
+
+    listening = _bind(settings)
+    disk, snapshot_disk = (
+        ThreadDisk(loop.call_soon_threadsafe),
+        ThreadDisk(loop.call_soon_threadsafe),
+    )
+    try:
+        node = Node(settings, disk, on_failure=stop)
+    except BaseException:
+        listening.close()
+        disk.close()
+        snapshot_disk.close()
+        raise
+    snapshots = Snapshots(
+        node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
+    )
+    listener = Listener(node, loop)
+    server = await loop.create_server(listener.accept, sock=listening, backlog=512)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, None)
+    metrics = None
+    if settings.metrics_port is not None:
+        metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
+    _say_started(node, listening.getsockname(), say)
+    cause = await stopped
+    server.close()
+    if cause is None:
+        await _stop(listener, snapshots, say)
+    else:
+        say("failed", {"text": str(cause)})
+        listener.abort()
+    await asyncio.sleep(0)  # lets the transports hand over what they hold
+    if metrics is not None:
+        metrics.close()
+    disk.close()
+    snapshot_disk.close()
+    if cause is None:
+        cause = node.replica.failure
+    if cause is None:
+        node.close()
+    say("stopped", {"text": "as asked" if cause is None else str(cause)})
+    return cause
+
+
+def _bind(settings: Settings) -> socket.socket:
+    """Take the address before the directory is opened: a second node must fail before it does anything."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise Unreachable(
+            f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --listen"
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _say_started(node: Node, address: tuple[object, ...], say: Say) -> None:
+    recovered = node.recovered
+    for cut in recovered.cuts:
+        say("cut", {"text": str(cut)})
+    if recovered.upgraded is not None:
+        say("upgraded", {"text": f"from generation 1; its files are kept in {recovered.upgraded}"})
+    host, port = address[0], address[1]
+    host = f"[{host}]" if ":" in str(host) else host
+    say(
+        "listening",
+        {
+            "address": f"{host}:{port}",
+            "data": str(node.settings.data),
+            "generation": int(node.replica.generation),
+            "version": __version__,
+            "queues": recovered.queues,
+            "tasks": recovered.tasks,
+            "entries": recovered.entries,
+            "recovery_seconds": round(recovered.seconds, 3),
+        },
+    )
+
+
+async def _stop(listener: Listener, snapshots: Snapshots, say: Say) -> None:
+    """Answer what was read, leave a short log behind if that is cheap, and say goodbye."""
+    await listener.drain(DRAIN_SECONDS)
+    node = listener.node
+    size = node.directory.log.size
+    if (
+        node.replica.is_idle
+        and not snapshots.is_under_way
+        and snapshots.state_size() <= CHEAP_SNAPSHOT_BYTES
+        and size > max(2**20, snapshots.state_size())
+    ):
+        before = node.meter.snapshots
+        snapshots.begin()
+        end = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while node.meter.snapshots == before and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        say("snapshot", {"text": "at the end"})
+    listener.close()

@@ -1,0 +1,274 @@
+"""A connection that speaks version 1, TaskFlux's: one request at a time, byte for byte (docs/protocol.md).
+
+An enqueue takes two steps there: the node says that it has the request, the client says that it means it. A
+delivered task waits for its acknowledgement on the same connection. What the client sends too early waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from penstock.errors import BadData
+from penstock.model import DEFAULT_QUEUE
+from penstock.protocol import version1 as v1
+from penstock.protocol import version2 as v2
+from penstock.protocol.version2 import Failure, Outcome
+from penstock.server.broker import Broker
+from penstock.server.caller import Caller
+
+_CODES = {
+    Failure.INVALID: v1.Code.UNKNOWN,
+    Failure.QUEUE_MISSING: v1.Code.QUEUE_MISSING,
+    Failure.QUEUE_EXISTS: v1.Code.QUEUE_EXISTS,
+}
+
+
+class _Step(Enum):
+    """What the connection waits for."""
+
+    REQUEST = auto()  # a new request
+    CONFIRMATION = auto()  # whether an enqueue is meant
+    ANSWER = auto()  # the node's own answer
+    VERDICT = auto()  # whether a delivered task is done
+
+
+class Session1(Caller):
+    """One caller of version 1, after its greeting."""
+
+    __slots__ = (
+        "_broker",
+        "_buffer",
+        "_enqueue",
+        "_is_full",
+        "_is_going",
+        "_node",
+        "_out",
+        "_queue",
+        "_step",
+        "_token",
+        "_with_id",
+        "_write",
+        "is_broken",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        write: Callable[[bytes], None],
+        *,
+        node: v1.Cluster,
+        with_id: bool = True,
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._write = write
+        self._node = node
+        self._with_id = with_id
+        self._buffer = bytearray()
+        self._is_going = (
+            False  # whether packets are being taken: an answer must not begin that anew
+        )
+        self._queue = DEFAULT_QUEUE  # of the last enqueue
+        self._step = _Step.REQUEST
+        self._enqueue: v1.Enqueue | None = None
+        self._token = 0
+        self._out: list[bytes] = []
+        self._is_full = False
+        self.is_broken = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_full
+
+    def set_full(self, is_full: bool) -> None:
+        self._is_full = is_full
+        if not is_full:
+            for consumer in list(self.consumers):
+                self._broker.wake(consumer)
+
+    @property
+    def held_size(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def in_flight_size(self) -> int:
+        """Bytes that wait: at most one request is under way, the rest is in the buffer."""
+        return len(self._buffer)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the node owes an answer. A delivered task does not keep a silent client (7.2)."""
+        return self._step is _Step.ANSWER
+
+    def receive(self, data: bytes) -> int:
+        """Take bytes from the caller and return how many packets they completed."""
+        self._buffer += data
+        return self._go_on()
+
+    def _go_on(self) -> int:
+        """Take packets as long as the connection waits for one."""
+        count, offset = 0, 0
+        self._is_going = True
+        while self._step is not _Step.ANSWER and not self.is_broken:
+            try:
+                found = v1.decode_request(
+                    self._buffer, offset, payload_size_max=self._broker.limits.payload_size_max
+                )
+                if found is None:
+                    break
+                request, offset = found
+                count += 1
+                self._take(request)
+            except BadData:
+                self.is_broken = True
+        del self._buffer[:offset]
+        self._is_going = False
+        return count
+
+    def flush(self) -> None:
+        if self._out:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._write(data)
+
+    def close(self) -> None:
+        self._broker.leave(self)
+
+    def _send(self, response: v1.Response) -> None:
+        if not self.is_gone:
+            if not self._out:
+                self._broker.touched.append(self)
+            self._out.append(v1.encode_response(response, with_id=self._with_id))
+
+    # Requests.
+
+    def _take(self, request: v1.Request) -> None:
+        if self._step is _Step.CONFIRMATION:
+            self._confirm(request)
+        elif self._step is _Step.VERDICT:
+            self._judge(request)
+        else:
+            self._begin(request)
+
+    def _begin(self, request: v1.Request) -> None:
+        broker = self._broker
+        match request:
+            case v1.Enqueue():
+                self._enqueue = request
+                self._step = _Step.CONFIRMATION
+                self._send(v1.Ok())
+                return
+            case v1.Refused():
+                self._send(v1.Failed(code=request.code, text=""))
+                return
+            case v1.AskCluster():
+                self._send(self._node)
+                return
+            case v1.Authorize() | v1.Bootstrap() | v1.Acknowledge() | v1.Reject():
+                return  # known, and out of place: ignored, as TaskFlux does (7.2)
+            case _:
+                pass
+        self._step = _Step.ANSWER
+        match request:
+            case v1.Dequeue():
+                broker.dequeue(self, 0, v2.Dequeue(request.queue, 1, 0, request.wait_ms, 0))
+            case v1.Count():
+                broker.stat(self, 0, v2.Stat(request.queue))
+            case v1.Create():
+                broker.create(self, 0, v2.Create(request.queue, request.policy))
+            case v1.Delete():
+                broker.delete(self, 0, v2.Delete(request.queue))
+            case v1.ListQueues():
+                broker.stat(self, 1, v2.Stat(None))
+
+    def _confirm(self, request: v1.Request) -> None:
+        """Take the second step of an enqueue; anything but an acknowledgement takes it back."""
+        enqueue, self._enqueue = self._enqueue, None
+        assert enqueue is not None
+        if isinstance(request, v1.Acknowledge):
+            self._step = _Step.ANSWER
+            self._queue = enqueue.queue
+            own = v2.Enqueue(enqueue.queue, (enqueue.key,), (enqueue.payload,))
+            self._broker.enqueue(self, 0, own)
+            return
+        self._step = _Step.REQUEST
+        if isinstance(request, v1.Reject):
+            self._send(v1.Ok())
+        else:
+            self.is_broken = True
+
+    def _judge(self, request: v1.Request) -> None:
+        """Hear what became of the delivered task; anything unexpected sends it back and ends the connection."""
+        match request:
+            case v1.Acknowledge():
+                self._step = _Step.ANSWER
+                self._broker.ack(self, 0, v2.Ack((self._token,)))
+            case v1.Reject():
+                self._step = _Step.ANSWER
+                self._broker.nack(self, 0, v2.Nack((self._token,)))
+            case _:
+                self.is_broken = True
+
+    # Answers.
+
+    def answer(self, number: int, answer: v2.Answer) -> None:
+        self._step = _Step.REQUEST
+        match answer:
+            case v2.Enqueued():
+                self._send(self._outcome(answer.runs[0].outcome))
+            case v2.Delivered():
+                self._deliver(answer)
+            case v2.Settled():
+                # The lease may have ended; the client can do nothing about it but go on, as with TaskFlux.
+                self._send(v1.Ok())
+            case v2.Stats():
+                self._send(self._listed(answer) if number else self._counted(answer))
+            case v2.Ok():
+                self._send(v1.Ok())
+            case v2.Failed():
+                code = _CODES.get(Failure(answer.code), v1.Code.UNKNOWN)
+                self._send(v1.Failed(code=code, text=answer.text))
+            case _:
+                raise AssertionError(f"version 1 never asks for {type(answer).__name__}")
+        if not self._is_going:
+            self._go_on()
+
+    def _outcome(self, outcome: int) -> v1.Response:
+        if outcome == Outcome.ACCEPTED:
+            return v1.Ok()
+        policy = self._broker.policy_of(self._queue)
+        if outcome == Outcome.QUEUE_FULL and policy.size_max is not None:
+            return v1.SizeViolated(size_max=policy.size_max)
+        if outcome == Outcome.KEY_OUT_OF_RANGE and policy.keys is not None:
+            return v1.KeyViolated(keys=policy.keys)
+        limit = policy.payload_size_max
+        node_limit = self._broker.limits.payload_size_max
+        return v1.PayloadViolated(payload_size_max=node_limit if limit is None else limit)
+
+    def _deliver(self, delivered: v2.Delivered) -> None:
+        if not delivered.ids:
+            self._send(v1.Empty())
+            return
+        self._token = delivered.token
+        self._step = _Step.VERDICT
+        task = v1.Delivered(
+            id=delivered.ids[0], key=delivered.keys[0], payload=delivered.payloads[0]
+        )
+        self._send(task)
+
+    def _counted(self, stats: v2.Stats) -> v1.Counted:
+        stat = stats.queues[0]
+        return v1.Counted(count=stat.count - stat.leased)
+
+    def _listed(self, stats: v2.Stats) -> v1.Listed:
+        return v1.Listed(
+            queues=tuple(
+                v1.QueueInfo(
+                    name=stat.name,
+                    count=stat.count - stat.leased,
+                    policies=v1.policy_words(stat.policy),
+                )
+                for stat in stats.queues
+            )
+        )

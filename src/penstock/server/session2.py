@@ -1,0 +1,209 @@
+"""A connection that speaks version 2: frames in, requests to the broker, answers out in one write.
+
+Sans-IO: bytes come in by ``receive`` and leave by the ``write`` it was given, so that the same object serves a
+socket and a caller in process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock import __version__
+from penstock.errors import BadData, Compacted, InvalidValue
+from penstock.model import Index
+from penstock.protocol import version2 as v2
+from penstock.protocol.frames import FrameReader
+from penstock.protocol.version2 import Failure, decode_request, encode_answer
+from penstock.server.broker import Broker
+from penstock.server.caller import Caller
+from penstock.server.consumers import Consumer
+
+READ_SIZE_MAX = 2**20
+"""Bytes of entries in one answer to a read."""
+
+
+class Session2(Caller):
+    """One caller of version 2."""
+
+    __slots__ = (
+        "_broker",
+        "_frames",
+        "_in_flight",
+        "_is_full",
+        "_out",
+        "_subscriptions",
+        "_write",
+        "in_flight_size",
+        "is_broken",
+    )
+
+    def __init__(self, broker: Broker, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._write = write
+        self._frames = FrameReader(broker.limits.frame_size_max)
+        self._subscriptions: dict[int, Consumer] = {}
+        self._out: list[bytes] = []
+        self._in_flight: dict[int, int] = {}  # bytes of each request that is not answered yet
+        self.in_flight_size = 0
+        self._is_full = False
+        self.is_broken = False  # whether it broke the protocol: it is to be closed
+
+    # What the connection tells us.
+
+    def receive(self, data: bytes) -> int:
+        """Take bytes from the caller and return how many requests they completed."""
+        try:
+            frames = self._frames.receive(data)
+            for kind, number, body in frames:
+                size = len(body)
+                if number in self._in_flight:
+                    self._break(f"request id {number} is in use")
+                    break
+                self._in_flight[number] = size
+                self.in_flight_size += size
+                self._dispatch(kind, number, body)
+        except BadData as error:
+            self._break(str(error))
+            return 0
+        return len(frames)
+
+    def _break(self, text: str) -> None:
+        self.is_broken = True
+        self._send(encode_answer(v2.Failed(Failure.INVALID, text), 0))
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._frames.held
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has something under way: a request, a lease, a subscription."""
+        return bool(self._in_flight or self.batches or self.consumers)
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_full
+
+    def set_full(self, is_full: bool) -> None:
+        """Note that the caller reads too slowly, or that it has caught up."""
+        self._is_full = is_full
+        if not is_full:
+            for consumer in list(self.consumers):
+                self._broker.wake(consumer)
+
+    def close(self) -> None:
+        """Forget the caller: its tasks go back."""
+        self._broker.leave(self)
+
+    # What the broker tells us.
+
+    def answer(self, number: int, answer: v2.Answer) -> None:
+        self.in_flight_size -= self._in_flight.pop(number, 0)
+        if not self.is_gone:
+            self._send(encode_answer(answer, number))
+
+    def _send(self, frame: bytes) -> None:
+        if not self._out:
+            self._broker.touched.append(self)
+        self._out.append(frame)
+
+    def flush(self) -> None:
+        """Send what was answered, in one write."""
+        if self._out:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            self._write(data)
+
+    # Requests.
+
+    def _dispatch(self, kind: int, number: int, body: bytes) -> None:
+        broker = self._broker
+        try:
+            request = decode_request(kind, body)
+        except InvalidValue as error:
+            self.answer(number, v2.Failed(Failure.INVALID, str(error)))
+            return
+        match request:
+            case v2.Enqueue():
+                broker.enqueue(self, number, request)
+            case v2.Ack():
+                broker.ack(self, number, request)
+            case v2.Dequeue():
+                broker.dequeue(self, number, request)
+            case v2.Nack():
+                broker.nack(self, number, request)
+            case v2.Extend():
+                broker.extend(self, number, request)
+            case v2.Subscribe():
+                self._subscribe(number, request)
+            case v2.Unsubscribe():
+                self._unsubscribe(number, request)
+            case v2.Peek():
+                broker.peek(self, number, request)
+            case v2.Purge():
+                broker.purge(self, number, request)
+            case v2.Create():
+                broker.create(self, number, request)
+            case v2.Delete():
+                broker.delete(self, number, request)
+            case v2.Stat():
+                broker.stat(self, number, request)
+            case v2.Read():
+                self._read(number, request)
+            case v2.Node():
+                self.answer(number, self._node())
+            case v2.Ping():
+                self.answer(number, v2.Ok())
+
+    def _subscribe(self, number: int, request: v2.Subscribe) -> None:
+        consumer = self._broker.subscribe(self, number, request)
+        if consumer is not None:
+            self._subscriptions[number] = consumer
+
+    def _unsubscribe(self, number: int, request: v2.Unsubscribe) -> None:
+        consumer = self._subscriptions.pop(request.subscription, None)
+        if consumer is None:
+            text = f"{request.subscription} is no subscription of this connection"
+            self.answer(number, v2.Failed(Failure.INVALID, text))
+            return
+        self._broker.end(consumer)
+        self.answer(number, v2.Ok())
+
+    def _read(self, number: int, request: v2.Read) -> None:
+        replica = self._broker.replica
+        log, end = replica.directory.log, replica.applied + 1
+        if request.first >= end:
+            if request.wait_ms and not self.is_gone:
+                again = v2.Read(request.first, request.size_max, 0)
+                self._broker.wait_for_entry(request.wait_ms, lambda: self._read(number, again))
+                return
+            nothing = v2.Entries(replica.generation, request.first, end - 1, (), ())
+            self.answer(number, nothing)
+            return
+        size_max = min(request.size_max or READ_SIZE_MAX, READ_SIZE_MAX)
+        try:
+            entries = log.read(Index(request.first), Index(end), size_max=size_max)
+        except Compacted as error:
+            self.answer(number, v2.Failed(Failure.COMPACTED, str(error), log.first))
+            return
+        entries = entries[: v2.BATCH_MAX]
+        terms = [entry.term for entry in entries]
+        payloads = [entry.payload for entry in entries]
+        found = v2.Entries(replica.generation, request.first, end - 1, terms, payloads)
+        self.answer(number, found)
+
+    def _node(self) -> v2.NodeInfo:
+        replica, limits = self._broker.replica, self._broker.limits
+        return v2.NodeInfo(
+            node=replica.group.node,
+            leader=replica.group.leader,
+            version=__version__,
+            generation=replica.generation,
+            term=replica.group.term,
+            first=replica.directory.log.first,
+            committed=replica.applied,
+            frame_size_max=limits.frame_size_max,
+            payload_size_max=limits.payload_size_max,
+        )

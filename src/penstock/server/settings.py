@@ -1,0 +1,69 @@
+"""What a node can be told, with the defaults and their reasons."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidValue
+from penstock.protocol.frames import FRAME_SIZE_MAX
+from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
+
+SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What callers may cost the node. Each is a flag of ``penstock serve``."""
+
+    connections_max: int = 1024
+    queues_max: int = 10_000
+    frame_size_max: int = FRAME_SIZE_MAX
+    payload_size_max: int = PAYLOAD_SIZE_MAX
+    # Bytes of requests that were read and not answered yet; beyond, reading stops until some are.
+    connection_bytes_max: int = 32 * 2**20
+    total_bytes_max: int = 256 * 2**20
+    # A connection without leases, subscriptions and requests under way is closed after this.
+    idle_seconds: float = 60.0
+    # A packet that has begun must be whole within this, and an answer must be taken within it.
+    stall_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidValue(f"{name.replace('_', ' ')} must be above 0")
+        if self.payload_size_max > PAYLOAD_SIZE_MAX:
+            raise InvalidValue(
+                f"payloads end at {PAYLOAD_SIZE_MAX} bytes; recovery believes no larger ones"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A node's settings."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = PORT
+    is_open: bool = False  # whether an address that others can reach is allowed
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    node: int = 1
+    generation: int = 3  # of a new directory; an old one keeps its own
+    snapshot_bytes: int = SNAPSHOT_BYTES  # log behind the last snapshot that leads to the next
+    with_ids: bool = True  # whether version 1's deliveries hold the task's id
+    limits: Limits = field(default_factory=Limits)
+
+    def refuse_reachable(self) -> None:
+        """Raise ``InvalidValue`` for an address that others can reach: there is no access control yet."""
+        try:
+            is_loopback = ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            is_loopback = self.host == "localhost"
+        if not is_loopback and not self.is_open:
+            raise InvalidValue(
+                f"{self.host} can be reached from elsewhere, and whoever reaches it may do anything;"
+                " listen on 127.0.0.1, or say --allow-remote if the network itself keeps others out"
+            )

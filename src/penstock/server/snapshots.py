@@ -1,0 +1,169 @@
+"""Snapshots beside the loop: the state is walked in slices, the disk writes in a thread.
+
+A slice takes about half a millisecond and the loop gets as much time between two of them, so that a snapshot of
+millions of tasks costs the requests that meet it little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import CannotConvert, PenstockError
+from penstock.formats.taskflux.snapshot import Patch
+from penstock.model import INT32_MAX, SnapshotPoint
+from penstock.server.disk import Disk
+from penstock.server.node import Node
+from penstock.server.rebuild import SnapshotWalk
+from penstock.storage.snapshot import SnapshotWriter
+
+SLICE_SECONDS: Final = 0.0005
+PAUSE_SECONDS: Final = 0.001
+
+SYNC_BYTES: Final = 4 * 2**20
+"""A snapshot is synced as it grows: one sync of all of it would hold up those of the log."""
+
+TASK_OVERHEAD: Final = 20  # bytes of a task in a snapshot beyond its payload
+
+
+class Snapshots:
+    """Takes a snapshot whenever enough log has gathered behind the last one."""
+
+    def __init__(
+        self,
+        node: Node,
+        disk: Disk,
+        call_later: Callable[[float, Callable[[], None]], object],
+        say: Callable[[str], None],
+    ) -> None:
+        """``disk`` is for the snapshot's own file; the log's disk is the node's."""
+        self._node = node
+        self._disk = disk
+        self._call_later = call_later
+        self._say = say
+        self._walk: SnapshotWalk | None = None
+        self._started = 0.0
+        self._too_large_at = 0  # the log's size when the state last proved too large
+        node.replica.after_apply.append(self.consider)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._walk is not None
+
+    def state_size(self) -> int:
+        """Return about how many bytes a snapshot would have."""
+        queues = self._node.replica.state.by_name.values()
+        return sum(queue.tasks.size + TASK_OVERHEAD * len(queue) for queue in queues)
+
+    def consider(self) -> None:
+        """Begin a snapshot if it is due: the log behind the last is large, and larger than the state.
+
+        The second condition keeps the work of snapshots in proportion to the work that is logged.
+        """
+        if self._walk is not None or self._node.replica.failure is not None:
+            return
+        size = self._node.directory.log.size
+        if size - self._too_large_at < self._node.settings.snapshot_bytes:
+            return
+        if size >= self.state_size():
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a snapshot of the state as it is now."""
+        replica = self._node.replica
+        if self.state_size() > INT32_MAX:
+            self._too_large_at = self._node.directory.log.size
+            self._say(
+                "the state is larger than the 2 GiB that a snapshot can hold; the log stays as it is"
+            )
+            return
+        point = replica.snapshot_point()
+        self._started = time.perf_counter()
+        self._walk = SnapshotWalk(replica.state, point, replica.generation)
+        self._disk.run(
+            self._open,
+            lambda error: self._slice(point, error),
+            is_alone=False,
+        )
+
+    def _open(self) -> None:
+        self._writer: SnapshotWriter = self._node.directory.snapshot.writer()
+
+    def _slice(self, point: SnapshotPoint, error: BaseException | None) -> None:
+        """Take as many pieces as fit a slice, hand them to the disk, and come again."""
+        if self._gave_up(error):
+            return
+        walk = self._walk
+        assert walk is not None
+        pieces: list[bytes] = []
+        until = time.perf_counter() + SLICE_SECONDS
+        try:
+            while time.perf_counter() < until:
+                pieces.append(next(walk.pieces))
+        except StopIteration as done:
+            patch: Patch | None = done.value
+            self._disk.run(
+                lambda: self._complete(pieces, patch),
+                lambda failed: self._install(point, failed),
+                is_alone=False,
+            )
+            return
+        except CannotConvert as refused:
+            self._give_up(refused)
+            return
+        self._disk.run(
+            lambda: self._write(pieces),
+            lambda failed: self._pause(point, failed),
+            is_alone=False,
+        )
+
+    def _pause(self, point: SnapshotPoint, error: BaseException | None) -> None:
+        if not self._gave_up(error):
+            self._call_later(PAUSE_SECONDS, lambda: self._slice(point, None))
+
+    def _write(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self._writer.write(piece)
+        self._writer.sync_beyond(SYNC_BYTES)
+
+    def _complete(self, pieces: list[bytes], patch: Patch | None) -> None:
+        self._write(pieces)
+        self._writer.finish(patch)
+
+    def _install(self, point: SnapshotPoint, error: BaseException | None) -> None:
+        if self._gave_up(error):
+            return
+        self._end()
+        directory, writer = self._node.directory, self._writer
+        self._node.replica.run_chore(
+            lambda: directory.install_snapshot(point, writer), lambda: self._note(point)
+        )
+
+    def _note(self, point: SnapshotPoint) -> None:
+        seconds = time.perf_counter() - self._started
+        self._too_large_at = 0
+        self._node.meter.snapshots += 1
+        self._node.meter.snapshot_seconds += seconds
+        self._say(f"snapshot at entry {point.index} in {seconds:.1f} s")
+
+    def _end(self) -> None:
+        if self._walk is not None:
+            self._walk.end()
+            self._walk = None
+
+    def _gave_up(self, error: BaseException | None) -> bool:
+        if self._node.replica.failure is not None or error is not None:
+            self._give_up(error)
+            return True
+        return False
+
+    def _give_up(self, error: BaseException | None) -> None:
+        self._end()
+        if isinstance(error, CannotConvert):
+            self._too_large_at = self._node.directory.log.size
+            self._say(f"no snapshot: {error}")
+        elif isinstance(error, PenstockError | OSError):
+            self._node.replica.fail(error)
+        elif error is not None:
+            raise error
