@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.client.subscription import Subscription as Subscription
     from penstock.client.values import Delivery as Delivery
     from penstock.client.values import PeekedTask as PeekedTask
+    from penstock.client.worker import Worker as Worker
+    from penstock.client.worker import worker as worker
     from penstock.errors import *  # noqa: F403
 
     def open(path: str | PathLike[str], **options: Any) -> Client:  # noqa: A001
@@ -32,18 +34,19 @@ _HOMES: Final = {
     "PeekedTask": ("penstock.client.values", "PeekedTask"),
     "Subscription": ("penstock.client.subscription", "Subscription"),
     "connect": ("penstock.client.blocking", "connect"),
+    "Worker": ("penstock.client.worker", "Worker"),
     "open": ("penstock.server.embedded", "open_directory"),
+    "worker": ("penstock.client.worker", "worker"),
 }
 """Where a public name is defined, and how it is called there."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    home = _HOMES.get(name)
+    value = getattr(import_module("penstock.errors"), name, None) if home is None else None
+    if home is not None:
+        value = getattr(import_module(home[0]), home[1])
+    elif not (isinstance(value, type) and issubclass(value, Exception)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, original = _HOMES.get(name, ("penstock.errors", name))
-    try:
-        value = getattr(import_module(module), original)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     globals()[name] = value
     return value

@@ -1,99 +1,48 @@
-"""Decides what a request means: policies, leases, who gets which task. The leader's books are here.
+"""Decides what a request means. Sessions ask here; ``Books`` and ``Deliveries`` are its first chapters.
 
 Decisions rest on the applied state and on what is on its way into the log, so that policies hold however many
-requests arrive at once. Nothing is told before the replica says that it is committed; a dequeue changes nothing
-that is stored, so it is answered at once.
+requests arrive at once. Nothing is told before the replica says that it is committed.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import InvalidValue
-from penstock.formats.taskflux.deltas import encode_adds, encode_delta, encode_removals
-from penstock.formats.taskflux.extensions import IDS_MAX, encode_extension
-from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.extensions import encode_extension
 from penstock.model import (
     DEFAULT_QUEUE,
-    LEASE_MS_MAX,
-    NO_LIMITS,
     NO_OPTIONS,
     NO_TERMS,
     RESERVED_PREFIX,
-    Adding,
     CreateQueue,
     Creating,
     DeleteQueue,
-    Policy,
     QueueName,
     QueueOptions,
-    RemoveEqualTask,
-    Removing,
-    Returning,
     Terms,
 )
 from penstock.protocol import version2 as v2
-from penstock.protocol.version2 import Failure, Outcome
-from penstock.queues.deadlines import Deadlines
-from penstock.queues.leases import Lease, Leases
+from penstock.protocol.version2 import Failure
 from penstock.queues.queue import Queue
 from penstock.server import operations
+from penstock.server.books import Counters
 from penstock.server.caller import Caller
-from penstock.server.consumers import Consumer, Line
+from penstock.server.deliveries import DELIVERY_COUNT_MAX, DELIVERY_SIZE_MAX, Deliveries
 from penstock.server.replica import Replica
 from penstock.server.settings import Limits
-
-DELIVERY_COUNT_MAX: Final = 1024
-DELIVERY_SIZE_MAX: Final = 2**20
-"""What one delivery holds at most, but for a single task that is larger by itself."""
 
 PURGE_COUNT_MAX: Final = 10_000
 """Removals proposed at a time: a purge of millions must not keep others waiting."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What happened to a queue since the node started."""
-
-    enqueued: int = 0
-    delivered: int = 0
-    acked: int = 0
-    returned: int = 0
-    expired: int = 0
-    dead_lettered: int = 0
-    purged: int = 0
-    line: Line = field(default_factory=Line)  # who waits for its tasks and has room
-    consumers: dict[Consumer, None] = field(default_factory=dict)  # all who wait or subscribe
-
-
-class Broker:
+class Broker(Deliveries):
     """The leader's view of all queues."""
 
     def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
-        """``clock`` returns milliseconds since 1970."""
-        self.replica = replica
-        self.limits = limits
-        self.leases = Leases(replica.group.term)
-        self._state = replica.state
-        self._clock = clock
-        self._counters: dict[int, Counters] = {n: Counters() for n in self._state.by_number}
-        self._hungry: dict[int, Queue] = {}  # queues with something new for those who wait
-        self._timed: dict[int, Queue] = {  # queues with delayed or expiring tasks
-            queue.number: queue
-            for queue in self._state.queues()
-            if len(queue.delayed) or len(queue.expiring)
-        }
+        super().__init__(replica, clock, limits)
         self._creating: dict[QueueName, QueueOptions] = {}  # names on their way into the log
-        self._producing: dict[tuple[bytes, int], operations.Add] = {}
-        self._waiting: dict[
-            int, Consumer
-        ] = {}  # dequeues that wait for a time, by a number of ours
-        self._patience = Deadlines()  # until when, by the same number
-        self._next_waiting = 1
         self._reading: dict[int, Callable[[], None]] = {}  # reads that wait for the next entry
-        self.touched: list[Caller] = []  # callers with answers that were not sent yet
         replica.after_apply.append(self._after_apply)
 
     def _after_apply(self) -> None:
@@ -102,28 +51,6 @@ class Broker:
             self._patience.discard(waiting)
             self._reading.pop(waiting)()
         self.flush()
-
-    def flush(self) -> None:
-        """Send what was answered: one write for each caller."""
-        touched, self.touched = self.touched, []
-        for caller in touched:
-            caller.flush()
-
-    # --- finding, failing ------------------------------------------------------------------------
-
-    def _find(self, name: QueueName) -> Queue | None:
-        queue = self._state.by_name.get(name)
-        return None if queue is None or queue.is_doomed else queue
-
-    def _missing(self, caller: Caller, number: int, name: QueueName) -> None:
-        text = f"queue {name!r} does not exist; create it first"
-        caller.answer(number, v2.Failed(Failure.QUEUE_MISSING, text))
-
-    def policy_of(self, name: QueueName) -> Policy:
-        queue = self._state.by_name.get(name)
-        return NO_LIMITS if queue is None else queue.policy
-
-    # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self, caller: Caller, number: int, request: v2.Enqueue) -> None:
         queue = self._find(request.queue)
@@ -180,30 +107,6 @@ class Broker:
             return None
         return taken.count
 
-    def _produced(self, runs: Iterable[tuple[int, int]]) -> v2.Enqueued:
-        return v2.Enqueued([v2.Run(Outcome.ACCEPTED, count, first) for first, count in runs])
-
-    def finish_produced(self, producer: bytes, sequence: int) -> v2.Enqueued:
-        """Return the answer to a request that is whole now."""
-        self._producing.pop((producer, sequence), None)
-        taken = self._state.producers.find(producer, sequence)
-        assert taken is not None, "what was just taken is remembered"
-        return self._produced(taken.runs)
-
-    def _judge(self, queue: Queue, keys: Sequence[int], payloads: Sequence[bytes]) -> int:
-        """Return what a queue's policy says of a batch, which is taken whole or not at all."""
-        policy, count = queue.policy, len(keys)
-        if policy.size_max is not None and len(queue) + queue.proposed + count > policy.size_max:
-            return Outcome.QUEUE_FULL
-        if policy.keys is not None and not policy.keys.hold(keys):
-            return Outcome.KEY_OUT_OF_RANGE
-        size_max = self.limits.payload_size_max
-        if policy.payload_size_max is not None:
-            size_max = min(size_max, policy.payload_size_max)
-        if count and max(map(len, payloads)) > size_max:
-            return Outcome.PAYLOAD_TOO_LARGE
-        return Outcome.ACCEPTED
-
     def _terms(self, request: v2.Enqueue) -> Terms:
         if request.delay_ms is None and request.ttl_ms is None and request.producer is None:
             return NO_TERMS
@@ -215,345 +118,6 @@ class Broker:
             sequence=0 if producer is None else producer.sequence,
             total=0 if producer is None else len(request.keys),
         )
-
-    def _encode_adds(
-        self, queue: Queue, keys: Sequence[int], payloads: Sequence[bytes], terms: Terms
-    ) -> list[bytes]:
-        entries = encode_adds(queue.name, keys, payloads)
-        if terms is not NO_TERMS:
-            entries.insert(0, encode_extension(Adding(count=len(keys), terms=terms)))
-        return entries
-
-    def note_added(self, queue: Queue, count: int, terms: Terms) -> None:
-        self._counters[queue.number].enqueued += count
-        self._hungry[queue.number] = queue
-        if terms.not_before_ms is not None or terms.expires_ms is not None:
-            self._timed[queue.number] = queue
-
-    # --- dequeue, subscribe ----------------------------------------------------------------------
-
-    def dequeue(self, caller: Caller, number: int, request: v2.Dequeue) -> None:
-        queue = self._find(request.queue)
-        if queue is None:
-            self._missing(caller, number, request.queue)
-            return
-        consumer = self._consumer(
-            caller, number, queue, request.count_max or 1, request.size_max, request.lease_ms
-        )
-        if self._deliver(queue, consumer):
-            return
-        if not request.wait_ms:
-            caller.answer(number, v2.NOTHING_DELIVERED)
-            return
-        consumer.waiting = self._next_waiting
-        self._next_waiting += 1
-        self._waiting[consumer.waiting] = consumer
-        self._patience.set(consumer.waiting, self._clock() + request.wait_ms)
-        self._list(consumer)
-
-    def _list(self, consumer: Consumer) -> None:
-        counters = self._counters[consumer.queue.number]
-        consumer.caller.consumers[consumer] = None
-        counters.consumers[consumer] = None
-        counters.line.join(consumer)
-
-    def end(self, consumer: Consumer) -> None:
-        """Deliver nothing more to a consumer; what is out stays on lease."""
-        consumer.caller.consumers.pop(consumer, None)
-        self._waiting.pop(consumer.waiting, None)
-        self._patience.discard(consumer.waiting)
-        counters = self._counters.get(consumer.queue.number)
-        if counters is not None:
-            counters.consumers.pop(consumer, None)
-            counters.line.leave(consumer)
-        consumer.is_ended = True
-
-    def _consumer(
-        self,
-        caller: Caller,
-        number: int,
-        queue: Queue,
-        count_max: int,
-        size_max: int,
-        lease_ms: int,
-        *,
-        is_subscription: bool = False,
-    ) -> Consumer:
-        return Consumer(
-            caller,
-            number,
-            queue,
-            count_max=count_max,
-            size_max=min(size_max or DELIVERY_SIZE_MAX, DELIVERY_SIZE_MAX),
-            lease_ms=min(lease_ms or queue.options.lease_ms, LEASE_MS_MAX),
-            is_subscription=is_subscription,
-        )
-
-    def subscribe(self, caller: Caller, number: int, request: v2.Subscribe) -> Consumer | None:
-        """Begin a subscription, answered at once; deliveries follow. ``None`` if it was refused."""
-        queue = self._find(request.queue)
-        if queue is None:
-            self._missing(caller, number, request.queue)
-            return None
-        if not request.prefetch:
-            text = "a prefetch of 0 would never deliver anything; 1 or more"
-            caller.answer(number, v2.Failed(Failure.INVALID, text))
-            return None
-        consumer = self._consumer(
-            caller, number, queue, request.prefetch, 0, request.lease_ms, is_subscription=True
-        )
-        caller.answer(number, operations.OK)
-        self._list(consumer)
-        self.wake(consumer)
-        return consumer
-
-    def wake(self, consumer: Consumer) -> None:
-        """Serve a subscription that may have room again."""
-        if not consumer.is_ended:
-            self._counters[consumer.queue.number].line.join(consumer)
-            self._hungry[consumer.queue.number] = consumer.queue
-
-    def serve(self) -> None:
-        """Give what is ready to those who wait for it. Called when a batch is done."""
-        while self._hungry:
-            _, queue = self._hungry.popitem()
-            counters = self._counters.get(queue.number)
-            if counters is None or not counters.line:
-                continue
-            while queue.ready_count and (consumer := counters.line.next()) is not None:
-                if not self._deliver(queue, consumer):
-                    counters.line.join(consumer)
-                    break
-                if consumer.is_subscription and consumer.room > 0:
-                    counters.line.join(consumer)
-
-    def _deliver(self, queue: Queue, consumer: Consumer) -> bool:
-        """Lease what is ready to a consumer with room; return whether there was anything."""
-        now = self._clock()
-        if len(queue.delayed):
-            queue.release(now)
-        count_max = min(consumer.room, DELIVERY_COUNT_MAX)
-        ids, keys, payloads = self._take(queue, count_max, consumer.size_max, now)
-        if not ids:
-            return False
-        subscription = consumer if consumer.is_subscription else None
-        token = self.leases.grant(
-            queue, ids, consumer.caller, subscription, deadline_ms=now + consumer.lease_ms
-        )
-        failed = queue.attempts
-        attempts = [failed.get(i, 0) + 1 for i in ids] if failed else [1] * len(ids)
-        consumer.out += len(ids)
-        if not consumer.is_subscription:
-            self.end(consumer)
-        self._counters[queue.number].delivered += len(ids)
-        delivered = v2.Delivered(token, consumer.lease_ms, ids, keys, attempts, payloads)
-        consumer.caller.answer(consumer.number, delivered)
-        return True
-
-    def _take(
-        self, queue: Queue, count_max: int, size_max: int, now: int
-    ) -> tuple[list[int], list[int], list[bytes]]:
-        ids: list[int] = []
-        keys: list[int] = []
-        payloads: list[bytes] = []
-        expired: list[int] = []
-        size = 0
-        take, expiring = queue.take, queue.expiring
-        while len(ids) < count_max and (task := take()) is not None:
-            task_id, key, payload = task
-            if len(expiring) and (time := expiring.get(task_id)) is not None and time <= now:
-                expired.append(task_id)
-                continue
-            size += len(payload)
-            if size > size_max and ids:
-                queue.put_back((task_id,))
-                break
-            ids.append(task_id)
-            keys.append(key)
-            payloads.append(payload)
-        if expired:
-            self._expire(queue, expired)
-        return ids, keys, payloads
-
-    # --- ack, nack, extend -----------------------------------------------------------------------
-
-    def ack(self, caller: Caller, number: int, request: v2.Ack) -> None:
-        ended, lost = self._settle(request.tokens)
-        answer = v2.Settled(lost) if lost else operations.SETTLED
-        if not ended:
-            caller.answer(number, answer)
-            return
-        removed = _by_queue(ended)
-        entries: list[bytes] = []
-        for queue, ids in removed:
-            entries += self._encode_removals(queue, ids)
-        operation = operations.Remove(self, removed, "acked", caller, number, answer)
-        self.replica.propose(entries, operation)
-
-    def _settle(self, tokens: Sequence[int]) -> tuple[list[Lease], list[int]]:
-        """End leases; what is out of a queue that is going away is as lost as a lease that has ended."""
-        doomed = [t for t in tokens if (x := self.leases.get(t)) and x.batch.queue.is_doomed]
-        if doomed:
-            gone = set(doomed)
-            tokens = [token for token in tokens if token not in gone]
-        ended, lost = self.leases.settle(tokens)
-        lost += doomed
-        for lease in ended:
-            self._free(lease)
-        return ended, lost
-
-    def _free(self, lease: Lease) -> None:
-        """Give a subscription the place back that a task took up in its window."""
-        subscription = lease.batch.subscription
-        if isinstance(subscription, Consumer):
-            subscription.out -= 1
-            self.wake(subscription)
-
-    def _encode_removals(self, queue: Queue, ids: Sequence[int]) -> list[bytes]:
-        if self.replica.generation is Generation.THREE:
-            return encode_removals(queue.name, ids)
-        entries: list[bytes] = []
-        for start in range(0, len(ids), IDS_MAX):
-            part = tuple(ids[start : start + IDS_MAX])
-            entries.append(encode_extension(Removing(ids=part)))
-            for task_id in part:
-                task = queue.tasks.get(task_id)
-                assert task is not None, "what is out is still there"
-                entries.append(
-                    encode_delta(RemoveEqualTask(queue=queue.name, key=task[0], payload=task[1]))
-                )
-        return entries
-
-    def nack(self, caller: Caller, number: int, request: v2.Nack) -> None:
-        if request.key is not None and not self._may_move(request.tokens, request.key):
-            text = f"key {request.key} is outside the range of the task's queue"
-            caller.answer(number, v2.Failed(Failure.INVALID, text))
-            return
-        ended, lost = self._settle(request.tokens)
-        answer = v2.Settled(lost) if lost else operations.SETTLED
-        if not ended:
-            caller.answer(number, answer)
-            return
-        now = self._clock()
-        not_before_ms = None if request.delay_ms is None else now + request.delay_ms
-        self._return(ended, not_before_ms, request.key)
-        self.replica.propose((), operations.Answered(caller, number, answer))
-
-    def _may_move(self, tokens: Iterable[int], key: int) -> bool:
-        queues = {lease.batch.queue for t in tokens if (lease := self.leases.get(t)) is not None}
-        ranges = [queue.policy.keys for queue in queues if queue.policy.keys is not None]
-        return all(keys.lowest <= key <= keys.highest for keys in ranges)
-
-    def extend(self, caller: Caller, number: int, request: v2.Extend) -> None:
-        now = self._clock()
-        lost: list[int] = []
-        for token in request.tokens:
-            lease = self.leases.get(token)
-            if lease is None or lease.batch.queue.is_doomed:
-                lost.append(token)
-                continue
-            lease_ms = min(request.lease_ms or lease.batch.queue.options.lease_ms, LEASE_MS_MAX)
-            self.leases.extend((token,), deadline_ms=now + lease_ms)
-        caller.answer(number, v2.Settled(lost))
-
-    def _return(
-        self, leases: Sequence[Lease], not_before_ms: int | None = None, key: int | None = None
-    ) -> None:
-        """Put tasks back after a failed delivery, into their place, under another key, or with the dead."""
-        for queue, ids in _by_queue(leases):
-            if queue.is_doomed:
-                continue
-            worn = self._worn_out(queue, ids)
-            if worn:
-                dead_letter = queue.options.dead_letter
-                assert dead_letter is not None, "a limit of attempts needs a dead-letter queue"
-                moved = self._move(queue, worn, self._find(dead_letter), "dead_lettered")
-                ids = [task_id for task_id in ids if task_id not in moved]
-            if key is not None:
-                self._rekey(queue, ids, key, not_before_ms)
-            elif ids:
-                self._propose_return(queue, ids, not_before_ms)
-
-    def _worn_out(self, queue: Queue, ids: Sequence[int]) -> list[int]:
-        limit = queue.options.attempts_max
-        if limit is None:
-            return []
-        return [task_id for task_id in ids if queue.attempts.get(task_id, 0) + 1 >= limit]
-
-    def _propose_return(self, queue: Queue, ids: Sequence[int], not_before_ms: int | None) -> None:
-        entries = [
-            encode_extension(
-                Returning(
-                    queue=queue.number,
-                    ids=tuple(ids[start : start + IDS_MAX]),
-                    not_before_ms=not_before_ms,
-                )
-            )
-            for start in range(0, len(ids), IDS_MAX)
-        ]
-        self.replica.propose(entries, operations.Return(self, [(queue, ids)], not_before_ms))
-
-    def _move(
-        self, queue: Queue, ids: Sequence[int], target: Queue | None, what: str
-    ) -> frozenset[int]:
-        """Move tasks to another queue and return their ids; none if that queue cannot take them.
-
-        They are added before they are removed: a crash between the two doubles a task, and loses none.
-        """
-        tasks = [task for task_id in ids if (task := queue.tasks.get(task_id)) is not None]
-        keys, payloads = [key for key, _ in tasks], [payload for _, payload in tasks]
-        if target is None or self._judge(target, keys, payloads) != Outcome.ACCEPTED:
-            return frozenset()
-        added = operations.Add(self, target, keys, payloads, NO_TERMS, None, 0)
-        self.replica.propose(encode_adds(target.name, keys, payloads), added)
-        self._propose_removal(queue, ids, what)
-        return frozenset(ids)
-
-    def _propose_removal(self, queue: Queue, ids: Sequence[int], what: str) -> None:
-        operation = operations.Remove(self, [(queue, ids)], what)
-        self.replica.propose(self._encode_removals(queue, ids), operation)
-
-    def _rekey(self, queue: Queue, ids: Sequence[int], key: int, not_before_ms: int | None) -> None:
-        """Put tasks back under another key, behind those that have it, with all that is known of them."""
-        for task_id in ids:
-            task = queue.tasks.get(task_id)
-            assert task is not None, "what is out is still there"
-            terms = Terms(
-                attempts=queue.attempts.get(task_id, 0) + 1,
-                not_before_ms=not_before_ms,
-                expires_ms=queue.expiring.get(task_id),
-            )
-            operation = operations.Add(self, queue, [key], [task[1]], terms, None, 0)
-            self.replica.propose(self._encode_adds(queue, [key], [task[1]], terms), operation)
-        if ids:
-            self._propose_removal(queue, ids, "returned")
-
-    def note_returned(self, queue: Queue, count: int, not_before_ms: int | None) -> None:
-        if queue.number in self._counters:
-            self._counters[queue.number].returned += count
-            self._hungry[queue.number] = queue
-            if not_before_ms is not None:
-                self._timed[queue.number] = queue
-
-    def count(self, queue: Queue, what: str, count: int) -> None:
-        """Add to one of a queue's counters."""
-        counters = self._counters.get(queue.number)
-        if counters is not None:
-            setattr(counters, what, getattr(counters, what) + count)
-
-    def leave(self, caller: Caller) -> None:
-        """Forget a caller that is gone: its tasks go back, its waiting ends."""
-        caller.is_gone = True
-        for consumer in list(caller.consumers):
-            self.end(consumer)
-        self._return_ended(self.leases.end_all_of(caller))
-
-    def _return_ended(self, ended: Sequence[Lease]) -> None:
-        for lease in ended:
-            self._free(lease)
-        self._return(ended)
-
-    # --- queues ----------------------------------------------------------------------------------
 
     def create(self, caller: Caller, number: int, request: v2.Create) -> None:
         name = request.queue
@@ -665,8 +229,6 @@ class Broker:
         else:
             self._after_creation(lambda: self.purge(caller, number, request, done))
 
-    # --- looking ---------------------------------------------------------------------------------
-
     def peek(self, caller: Caller, number: int, request: v2.Peek) -> None:
         queue = self._find(request.queue)
         if queue is None:
@@ -727,8 +289,6 @@ class Broker:
         self._patience.set(self._next_waiting, self._clock() + wait_ms)
         self._next_waiting += 1
 
-    # --- time ------------------------------------------------------------------------------------
-
     def tick(self) -> None:
         """Do what the clock asks for: end leases, release delayed tasks, expire, stop waiting."""
         now = self._clock()
@@ -752,15 +312,6 @@ class Broker:
             self.end(consumer)
             consumer.caller.answer(consumer.number, v2.NOTHING_DELIVERED)
 
-    def _expire(self, queue: Queue, ids: Sequence[int]) -> None:
-        """Drop tasks whose time is over, or put them with the dead."""
-        dead_letter = queue.options.dead_letter
-        if dead_letter is not None and self._move(
-            queue, ids, self._find(dead_letter), "dead_lettered"
-        ):
-            return
-        self._propose_removal(queue, ids, "expired")
-
     def next_wakeup_ms(self) -> int | None:
         """Return when ``tick`` has something to do, or ``None`` if never."""
         times = [self.leases.next_deadline(), self._patience.next()]
@@ -782,15 +333,3 @@ class _Later:
 
     def tell(self) -> None:
         self._call()
-
-
-def _by_queue(leases: Sequence[Lease]) -> list[tuple[Queue, list[int]]]:
-    """Group ended leases by queue, in the order in which they came."""
-    found: dict[int, tuple[Queue, list[int]]] = {}
-    queue, ids = None, []
-    for lease in leases:
-        if lease.batch.queue is not queue:
-            queue = lease.batch.queue
-            ids = found.setdefault(queue.number, (queue, []))[1]
-        ids.append(lease.id)
-    return list(found.values())

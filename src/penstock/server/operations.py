@@ -29,7 +29,7 @@ class Add:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Books,
         queue: Queue,
         keys: Sequence[int],
         payloads: Sequence[bytes],
@@ -70,7 +70,7 @@ class Remove:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Books,
         removed: Sequence[tuple[Queue, Sequence[int]]],
         what: str,
         caller: Caller | None = None,
@@ -103,7 +103,7 @@ class Return:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Books,
         returned: Sequence[tuple[Queue, Sequence[int]]],
         not_before_ms: int | None,
         caller: Caller | None = None,
