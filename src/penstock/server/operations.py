@@ -15,6 +15,7 @@ from penstock.queues.queue import Queue
 from penstock.queues.state import State
 
 if TYPE_CHECKING:
+    from penstock.server.books import Books
     from penstock.server.broker import Broker
     from penstock.server.caller import Caller
 
