@@ -59,11 +59,12 @@ class AsyncSubscription:
             task = state.hand_out(time.monotonic())
             if task is not None:
                 return task
+            state.check()
             ticket = self._ticket or await self._renew(None)
             state.waiting_count += 1
             try:
                 await self._send_acks(state.take_acks())
-                if not state.is_closed:
+                if not state.has_news:
                     await ticket.wait()
             finally:
                 state.waiting_count -= 1
@@ -73,11 +74,11 @@ class AsyncSubscription:
         """Take what the connection brought; if it broke, subscribe anew."""
         if ticket is not self._ticket:
             return
-        try:
-            while ticket.answers:
-                self._state.receive(ticket.answers.popleft())
-        except Unreachable as error:  # the node is stopping; it will be back, or another one
-            ticket.link.fail(ConnectionLost(str(error)))
+        while ticket.answers:
+            self._state.receive(ticket.answers.popleft())
+        if self._state.is_put_off:
+            ticket.link.fail(ConnectionLost("the node is stopping"))
+        ticket.wake()
         is_over = not self._state.has_tasks and ticket.link.error is not None
         if is_over and not self._state.is_closed:
             await self._renew(ticket)
@@ -146,7 +147,7 @@ class AsyncSubscription:
         Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
         """
         was_closed, self._state.is_closed = self._state.is_closed, True
-        if not was_closed and self._ticket is not None:
+        if not was_closed and self._ticket is not None and not self._state.is_refused:
             await self._unsubscribe(self._ticket)
         await self.flush()
 
@@ -156,9 +157,7 @@ class AsyncSubscription:
         with contextlib.suppress(ConnectionFailed, LeaseLost):
             await self._port.unsubscribe(ticket)
             while ticket.answers:
-                exchange = ticket.answers.popleft()
-                if not isinstance(exchange.answer, Failed):
-                    self._state.receive(exchange)
+                self._state.receive(ticket.answers.popleft())
             ticket.link.forget(ticket)
             rest = self._state.take_tasks()
             if rest:

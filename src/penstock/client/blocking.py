@@ -333,6 +333,7 @@ class Client:
 
     def _send(self, request: Request, connection: int | None) -> Ticket | None:
         link = self._link
+        link.look()
         if connection is None:
             if link.error is not None:
                 link = self._connected()

@@ -22,6 +22,10 @@ from penstock.protocol.version2 import Failed, Request
 _numbers: Final = itertools.count(1)
 """Numbers connections over the whole process: a delivery names the one that it came by."""
 
+_IDLE: Final = 1.0
+"""Seconds of silence after which a connection is looked at before it is used: a node closes idle ones, and a
+request that is sent into a closed one has an unknown outcome."""
+
 
 def next_connection() -> int:
     """Return the number of a new connection, of either face."""
@@ -93,6 +97,14 @@ class Link:
         self._transmit(data)
         return ticket
 
+    def look(self) -> None:
+        """Notice, before something is sent, that a node has closed a connection that lay idle."""
+        if self._tickets or time.monotonic() - self._heard < _IDLE:
+            return
+        with self.lock:
+            if self.error is None and not self._is_read:
+                self._read(0.0)
+
     def _transmit(self, data: bytes) -> None:
         is_sent = False
         try:
@@ -102,6 +114,9 @@ class Link:
         except OSError as error:
             self.fail(lost(error))
             raise lost(error) from error
+        except ConnectionFailed as error:  # a node in this process speaks our language
+            self.fail(error)
+            raise
         finally:
             if not is_sent:  # half a frame may be on its way, whatever interrupted us
                 self.fail(ConnectionLost("a frame was sent in part"))
@@ -166,13 +181,17 @@ class Link:
         self.lock.release()
         try:
             data = self._transport.receive(timeout)
-            error = None if data else ConnectionLost("the node closed the connection")
+            error: ConnectionFailed | None = (
+                None if data else ConnectionLost("the node closed the connection")
+            )
         except TimeoutError as silence:
             if silence.errno is None:
                 return  # the caller looks at the time
             data, error = b"", lost(silence)  # the system's own: the other machine is gone
         except OSError as problem:
             data, error = b"", lost(problem)
+        except ConnectionFailed as problem:
+            data, error = b"", problem
         finally:
             self.lock.acquire()
             self._is_read = False

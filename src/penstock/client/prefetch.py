@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.client.effects import Exchange
-from penstock.client.failures import failure, lease_lost
+from penstock.client.failures import carry, failure, lease_lost
 from penstock.client.values import Delivery, deliveries
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, PenstockError, Unreachable
 from penstock.protocol.version2 import Delivered, Failed, Subscribe
 
 ACKS_MAX: Final = 100
@@ -38,14 +38,15 @@ class Prefetch:
         self.lost_count = 0  # acks that came too late, since the beginning
         self.waiting_count = 0  # callers that wait for a task: nobody may come by to send acks
         self.is_closed = False
+        self._refusal: PenstockError | None = None  # why the node ended the subscription
 
     # --- tasks ---
 
     def receive(self, exchange: Exchange) -> None:
-        """Take an answer to the subscription. Raises what the node refuses it with."""
+        """Take an answer to the subscription."""
         answer = exchange.answer
         if isinstance(answer, Failed):
-            raise failure(answer, self.request)
+            self._refusal = failure(answer, self.request)
         if isinstance(answer, Delivered):
             self._tasks.extend(
                 deliveries(
@@ -55,6 +56,25 @@ class Prefetch:
                     received=exchange.received,
                 )
             )
+
+    @property
+    def is_refused(self) -> bool:
+        return self._refusal is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether whoever waits for a task should look."""
+        return self.is_closed or self.is_refused or bool(self._tasks)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether the node is stopping: it will be back, or another one."""
+        return isinstance(self._refusal, Unreachable)
+
+    def check(self) -> None:
+        """Raise what the node has refused the subscription with, to everybody who asks."""
+        if self._refusal is not None:
+            raise carry(type(self._refusal)(*self._refusal.args), **self._refusal.__dict__)
 
     @property
     def has_tasks(self) -> bool:
@@ -75,8 +95,9 @@ class Prefetch:
         return tasks
 
     def disconnect(self) -> None:
-        """Drop what a broken connection delivered: its leases are over."""
+        """Forget a broken connection: its leases are over."""
         self._tasks.clear()
+        self._refusal = None
 
     # --- acks ---
 

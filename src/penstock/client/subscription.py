@@ -67,11 +67,12 @@ class Subscription:
                 task = state.hand_out(time.monotonic())
                 if task is not None:
                     return task
+                state.check()
                 ticket, acks = self._ticket, state.take_acks()
                 state.waiting_count += 1
             try:
                 self._send_acks(acks)
-                ticket.link.wait(ticket, lambda: state.is_closed or state.has_tasks)
+                ticket.link.wait(ticket, lambda: state.has_news)
             finally:
                 with self._lock:
                     state.waiting_count -= 1
@@ -82,11 +83,10 @@ class Subscription:
         with self._lock:
             if ticket is not self._ticket:
                 return
-            try:
-                for exchange in ticket.link.drain(ticket):
-                    self._state.receive(exchange)
-            except Unreachable as error:  # the node is stopping; it will be back, or another one
-                ticket.link.fail(ConnectionLost(str(error)))
+            for exchange in ticket.link.drain(ticket):
+                self._state.receive(exchange)
+            if self._state.is_put_off:
+                ticket.link.fail(ConnectionLost("the node is stopping"))
             is_over = not self._state.has_tasks and ticket.link.error is not None
         ticket.link.wake(ticket)
         if is_over and not self._state.is_closed:
@@ -168,7 +168,7 @@ class Subscription:
         with self._lock:
             was_closed, self._state.is_closed = self._state.is_closed, True
             ticket = self._ticket
-        if not was_closed:
+        if not was_closed and not self._state.is_refused:
             self._unsubscribe(ticket)
         self.flush()
 
@@ -179,8 +179,7 @@ class Subscription:
             self._port.unsubscribe(ticket)
             with self._lock:
                 for exchange in ticket.link.drain(ticket):
-                    if not isinstance(exchange.answer, Failed):
-                        self._state.receive(exchange)
+                    self._state.receive(exchange)
                 rest = self._state.take_tasks()
             ticket.link.forget(ticket)
             if rest:

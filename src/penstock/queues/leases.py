@@ -1,11 +1,13 @@
 """Leases: which tasks are out, to whom, until when. The leader's own; nothing of it is logged.
 
 A lease is known by its token, which no other lease ever has: an ack that carries it proves that the task
-is still the bearer's. Tasks are handed out in batches with consecutive tokens and one deadline.
+is still the bearer's. Tasks are handed out in batches with consecutive tokens and one deadline, and
+a batch is kept as one thing: most are settled whole.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -14,6 +16,9 @@ from penstock.queues.queue import Queue
 
 _TERM_SHIFT: Final = 40
 _TERM_MASK: Final = 2**23 - 1
+_ENDED_MIN: Final = (
+    1024  # batches that have ended and are still listed, before the list is made anew
+)
 
 
 class Owner:
@@ -28,51 +33,64 @@ class Owner:
 
 
 class Batch:
-    """Leases given at one time to one owner."""
+    """Leases given at one time to one owner: the task of token ``first + i`` is ``ids[i]``."""
 
-    __slots__ = ("count", "deadline_ms", "first", "open", "owner", "queue", "subscription")
+    __slots__ = ("_ended", "first", "ids", "open", "owner", "queue", "subscription")
 
     def __init__(
-        self,
-        queue: Queue,
-        owner: Owner,
-        subscription: object,
-        *,
-        first: int,
-        count: int,
-        deadline_ms: int,
+        self, queue: Queue, ids: Sequence[int], owner: Owner, subscription: object, first: int
     ) -> None:
         self.queue = queue
+        self.ids = ids
         self.owner = owner
         self.subscription = subscription  # whose window the tasks take up; None: nobody's
         self.first = first
-        self.count = count
-        self.open = count
-        self.deadline_ms = deadline_ms
+        self.open = len(ids)
+        self._ended: set[int] = set()  # places of leases that have ended, while others have not
+
+    def is_open(self, token: int) -> bool:
+        return token - self.first not in self._ended
+
+    def open_tokens(self) -> list[int]:
+        tokens = range(self.first, self.first + len(self.ids))
+        if not self._ended:
+            return list(tokens)
+        return [token for token in tokens if token - self.first not in self._ended]
+
+    def end(self, token: int) -> int:
+        """End one lease that is open, and return its task's id."""
+        self._ended.add(token - self.first)
+        self.open -= 1
+        return self.ids[token - self.first]
 
 
-class Lease(NamedTuple):
-    """One task out on lease."""
+class Ended(NamedTuple):
+    """Tasks of one batch whose leases have ended."""
 
     batch: Batch
-    id: int
+    ids: Sequence[int]
+
+    @property
+    def queue(self) -> Queue:
+        return self.batch.queue
 
 
 class Leases:
     """All leases that a leader has given."""
 
-    __slots__ = ("_batches", "_by_token", "_deadlines", "_extended", "_next")
+    __slots__ = ("_batches", "_count", "_deadlines", "_extended", "_firsts", "_next")
 
     def __init__(self, term: int) -> None:
         """Begin in a term: its number makes tokens unlike those of every leader before."""
         self._next = ((term & _TERM_MASK) << _TERM_SHIFT) + 1
-        self._by_token: dict[int, Lease] = {}
+        self._count = 0
         self._batches: dict[int, Batch] = {}  # by first token
+        self._firsts: list[int] = []  # first tokens in growing order; ended batches may be listed
         self._deadlines = Deadlines()  # of batches, by first token
         self._extended = Deadlines()  # of single leases, by token
 
     def __len__(self) -> int:
-        return len(self._by_token)
+        return self._count
 
     def grant(
         self,
@@ -84,70 +102,83 @@ class Leases:
         deadline_ms: int,
     ) -> int:
         """Lease tasks to an owner and return the first token; the rest follow without a gap."""
-        first, count = self._next, len(ids)
-        self._next += count
-        batch = Batch(queue, owner, subscription, first=first, count=count, deadline_ms=deadline_ms)
-        self._by_token.update(
-            zip(range(first, first + count), map(Lease, [batch] * count, ids), strict=True)
-        )
+        first = self._next
+        self._next += len(ids)
+        self._count += len(ids)
+        batch = Batch(queue, ids, owner, subscription, first)
         self._batches[first] = owner.batches[first] = batch
+        self._firsts.append(first)
         self._deadlines.set(first, deadline_ms)
         return first
 
-    def settle(self, tokens: Sequence[int]) -> tuple[list[Lease], list[int]]:
+    def find(self, token: int) -> Batch | None:
+        """Return the batch of a lease that is open, or ``None``."""
+        place = bisect_right(self._firsts, token) - 1
+        batch = self._batches.get(self._firsts[place]) if place >= 0 else None
+        if batch is None or token >= batch.first + len(batch.ids) or not batch.is_open(token):
+            return None
+        return batch
+
+    def settle(self, tokens: Sequence[int]) -> tuple[list[Ended], list[int]]:
         """End leases by their tokens; return them, and the tokens that name no lease any more."""
-        ended: list[Lease] = []
+        ended: list[Ended] = []
         lost: list[int] = []
-        pop = self._by_token.pop
-        for token in tokens:
-            lease = pop(token, None)
-            if lease is None:
+        place, count = 0, len(tokens)
+        while place < count:
+            token = tokens[place]
+            batch = self.find(token)
+            if batch is None:
                 lost.append(token)
+                place += 1
                 continue
-            ended.append(lease)
-            batch = lease.batch
-            batch.open -= 1
+            size = len(batch.ids)
+            whole = range(token, token + size)
+            if batch.open == size and tuple(tokens[place : place + size]) == tuple(whole):
+                batch.open = 0
+                ended.append(Ended(batch, batch.ids))
+                self._drop_extensions(whole)
+                place += size
+            else:
+                ended.append(Ended(batch, [batch.end(token)]))
+                self._drop_extensions((token,))
+                place += 1
+            self._count -= len(ended[-1].ids)
             if not batch.open:
                 self._forget(batch)
+        return ended, lost
+
+    def _drop_extensions(self, tokens: Iterable[int]) -> None:
         if len(self._extended):
             for token in tokens:
                 self._extended.discard(token)
-        return ended, lost
 
     def _forget(self, batch: Batch) -> None:
         del self._batches[batch.first]
         batch.owner.batches.pop(batch.first, None)
         self._deadlines.discard(batch.first)
+        if len(self._firsts) > 2 * len(self._batches) + _ENDED_MIN:
+            self._firsts = list(self._batches)
 
     def extend(self, tokens: Iterable[int], *, deadline_ms: int) -> list[int]:
         """Give leases a new deadline; return the tokens that name no lease any more."""
         lost: list[int] = []
         for token in tokens:
-            if token in self._by_token:
-                self._extended.set(token, deadline_ms)
-            else:
+            if self.find(token) is None:
                 lost.append(token)
+            else:
+                self._extended.set(token, deadline_ms)
         return lost
 
-    def get(self, token: int) -> Lease | None:
-        return self._by_token.get(token)
-
-    def end_all_of(self, owner: Owner) -> list[Lease]:
+    def end_all_of(self, owner: Owner) -> list[Ended]:
         """End the leases of an owner that is gone, and return them."""
-        tokens = [
-            token for batch in list(owner.batches.values()) for token in self._open_tokens(batch)
-        ]
-        return self.settle(tokens)[0]
+        batches = list(owner.batches.values())
+        return self.settle([token for batch in batches for token in batch.open_tokens()])[0]
 
-    def _open_tokens(self, batch: Batch) -> list[int]:
-        tokens = range(batch.first, batch.first + batch.count)
-        return [token for token in tokens if token in self._by_token]
-
-    def expire(self, now_ms: int) -> list[Lease]:
+    def expire(self, now_ms: int) -> list[Ended]:
         """End the leases whose time has come, and return them."""
         tokens: list[int] = []
         for first in self._deadlines.take_due(now_ms):
-            open_tokens = self._open_tokens(self._batches[first])
+            open_tokens = self._batches[first].open_tokens()
             tokens += [token for token in open_tokens if token not in self._extended]
         tokens += self._extended.take_due(now_ms)
         return self.settle(tokens)[0]
@@ -157,7 +188,7 @@ class Leases:
         times = [t for t in (self._deadlines.next(), self._extended.next()) if t is not None]
         return min(times, default=None)
 
-    def drop_queue(self, queue: Queue) -> None:
-        """End all leases on a queue that was deleted; their tasks are gone."""
+    def drop_queue(self, queue: Queue) -> list[Ended]:
+        """End all leases on a queue that was deleted, and return them; their tasks are gone."""
         batches = [batch for batch in self._batches.values() if batch.queue is queue]
-        self.settle([token for batch in batches for token in self._open_tokens(batch)])
+        return self.settle([token for batch in batches for token in batch.open_tokens()])[0]

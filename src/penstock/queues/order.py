@@ -55,10 +55,17 @@ class _Fifo:
             self._head = 0
         return task_id
 
-    def first(self) -> int:
-        if self._back and (self._head == len(self._ids) or self._back[0] < self._ids[self._head]):
-            return self._back[0]
-        return self._ids[self._head]
+    def pop_run(self, count_max: int) -> list[int]:
+        """Take off up to ``count_max`` ids; at least one, unless it is empty."""
+        if self._back:
+            return [self.pop()]
+        start = self._head
+        run = self._ids[start : start + count_max].tolist()
+        self._head = head = start + len(run)
+        if head >= _TRIM and head * 2 >= len(self._ids):
+            del self._ids[:head]
+            self._head = 0
+        return run
 
     def ids(self) -> list[int]:
         return sorted([*self._back, *self._ids[self._head :]])
@@ -173,6 +180,19 @@ class Order:
             del self._fifos[key]
             self._keys.drop_lowest()
         return task_id
+
+    def pop_run(self, count_max: int) -> tuple[int, list[int]]:
+        """Take the next ids of one key off the list; return the key and at most ``count_max`` of them."""
+        if not self.count:
+            return 0, []
+        key = self._keys.lowest()
+        fifo = self._fifos[key]
+        run = fifo.pop_run(count_max)
+        self.count -= len(run)
+        if not len(fifo):
+            del self._fifos[key]
+            self._keys.drop_lowest()
+        return key, run
 
     def in_order(self) -> list[int]:
         """Return all listed ids in the order of delivery."""

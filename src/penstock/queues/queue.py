@@ -120,11 +120,18 @@ class Queue:
             self._note_stale(1)
         if self.attempts:
             self.attempts.pop(task_id, None)
-        if len(self.delayed):
-            self.delayed.discard(task_id)
-        if len(self.expiring):
-            self.expiring.discard(task_id)
+        self.delayed.discard(task_id)
+        self.expiring.discard(task_id)
         return task
+
+    def remove_out(self, ids: Sequence[int]) -> None:
+        """Remove tasks that are out, all of them. Raises ``ReplayConflict`` if one is not there."""
+        if self.attempts or len(self.delayed) or len(self.expiring) or not self.out.issuperset(ids):
+            for task_id in ids:
+                self.remove(task_id)
+            return
+        self.tasks.remove_many(ids)
+        self.out.difference_update(ids)
 
     def return_(self, task_id: int, *, not_before_ms: int | None) -> None:
         """Count a failed delivery and put the task back in its place. Raises ``ReplayConflict``."""
@@ -155,16 +162,52 @@ class Queue:
 
     def take(self) -> tuple[int, int, bytes] | None:
         """Take the next task out and return (id, key, payload), or ``None`` if none is ready."""
-        order, tasks = self._order, self.tasks
-        while (task_id := order.pop()) is not None:
-            task = tasks.get(task_id)
-            if task is None or task_id in self.out or task_id in self.delayed:
-                self._stale = max(0, self._stale - 1)
-                continue
-            self.out.add(task_id)
-            return task_id, *task
-        self._stale = 0
-        return None
+        ids, keys, payloads = self.take_many(1, 0)
+        return (ids[0], keys[0], payloads[0]) if ids else None
+
+    def take_many(self, count_max: int, size_max: int) -> tuple[list[int], list[int], list[bytes]]:
+        """Take the next tasks out and return their ids, keys and payloads.
+
+        At most ``count_max``, and beyond the first none that takes the payloads over ``size_max`` bytes.
+        """
+        ids: list[int] = []
+        keys: list[int] = []
+        payloads: list[bytes] = []
+        size = 0
+        order, hidden = self._order, bool(self.out or len(self.delayed))
+        while len(ids) < count_max:
+            key, run = order.pop_run(count_max - len(ids))
+            if not run:
+                self._stale = 0
+                break
+            for place, payload in enumerate(self.tasks.payloads(run)):
+                task_id = run[place]
+                if payload is None or (hidden and self._is_hidden(task_id)):
+                    self._stale = max(0, self._stale - 1)
+                    continue
+                size += len(payload)
+                if size > size_max and ids:
+                    for left in run[place:]:
+                        order.push(key, left)
+                    self.out.update(ids)
+                    return ids, keys, payloads
+                ids.append(task_id)
+                keys.append(key)
+                payloads.append(payload)
+            if len(set(ids)) != len(ids):
+                ids, keys, payloads = _without_doubles(ids, keys, payloads)
+        self.out.update(ids)
+        return ids, keys, payloads
+
+    def _is_hidden(self, task_id: int) -> bool:
+        return task_id in self.out or task_id in self.delayed
+
+    def expired(self, ids: Sequence[int], now_ms: int) -> list[int]:
+        """Return those of some ids whose time is over."""
+        if not len(self.expiring):
+            return []
+        get = self.expiring.get
+        return [i for i in ids if (time := get(i)) is not None and time <= now_ms]
 
     def take_these(self, task_ids: Iterable[int]) -> None:
         """Take given tasks out of turn; they are there and not out."""
@@ -215,3 +258,12 @@ class Queue:
         for task_id, key, _ in self.tasks:
             if task_id not in hidden:
                 self._order.push(key, task_id)
+
+
+def _without_doubles(
+    ids: list[int], keys: list[int], payloads: list[bytes]
+) -> tuple[list[int], list[int], list[bytes]]:
+    """Drop what stands twice: an id may be listed once more than it is there."""
+    rows = {row[0]: row for row in zip(ids, keys, payloads, strict=True)}
+    kept = list(rows.values())
+    return [row[0] for row in kept], [row[1] for row in kept], [row[2] for row in kept]

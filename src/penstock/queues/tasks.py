@@ -97,6 +97,46 @@ class Tasks:
         payload = chunk.payloads[slot]
         return None if payload is None else (chunk.keys[slot], payload)
 
+    def payloads(self, ids: Sequence[int]) -> list[bytes | None]:
+        """Return the payloads of listed tasks, ``None`` for one that is gone."""
+        found: list[bytes | None] = []
+        chunks, last, own = self._chunks, -1, None
+        for task_id in ids:
+            number = task_id >> _BITS
+            if number != last:
+                chunk, last = chunks.get(number), number
+                own = None if chunk is None else chunk.payloads
+            found.append(None if own is None else own[task_id & _MASK])
+        return found
+
+    def remove_many(self, ids: Sequence[int]) -> None:
+        """Take tasks out. Raises ``ReplayConflict`` if one is not there."""
+        if self._graves is not None:
+            for task_id in ids:
+                self._remove_known(task_id)
+            return
+        chunks, last, size = self._chunks, -1, 0
+        chunk: _Chunk | None = None
+        for task_id in ids:
+            number, slot = task_id >> _BITS, task_id & _MASK
+            if number != last:
+                chunk, last = chunks.get(number), number
+            payload = None if chunk is None else chunk.payloads[slot]
+            if chunk is None or payload is None:
+                raise ReplayConflict(f"task {task_id} is removed but is not there")
+            chunk.payloads[slot] = None
+            chunk.live -= 1
+            if not chunk.live:
+                del chunks[number]
+                last = -1
+            size += len(payload)
+        self.count -= len(ids)
+        self.size -= size
+
+    def _remove_known(self, task_id: int) -> None:
+        if self.remove(task_id) is None:
+            raise ReplayConflict(f"task {task_id} is removed but is not there")
+
     def remove(self, task_id: int) -> tuple[int, bytes] | None:
         """Take a task out and return its key and payload, or ``None`` if it is not there."""
         number, slot = task_id >> _BITS, task_id & _MASK

@@ -15,7 +15,7 @@ from penstock.model import (
 from penstock.protocol import version2 as v2
 from penstock.protocol.version2 import Failure
 from penstock.queues.deadlines import Deadlines
-from penstock.queues.leases import Lease, Leases
+from penstock.queues.leases import Ended, Leases
 from penstock.queues.queue import Queue
 from penstock.server import operations
 from penstock.server.books import Books
@@ -162,26 +162,17 @@ class Deliveries(Books):
     def _take(
         self, queue: Queue, count_max: int, size_max: int, now: int
     ) -> tuple[list[int], list[int], list[bytes]]:
-        ids: list[int] = []
-        keys: list[int] = []
-        payloads: list[bytes] = []
-        expired: list[int] = []
-        size = 0
-        take, expiring = queue.take, queue.expiring
-        while len(ids) < count_max and (task := take()) is not None:
-            task_id, key, payload = task
-            if len(expiring) and (time := expiring.get(task_id)) is not None and time <= now:
-                expired.append(task_id)
-                continue
-            size += len(payload)
-            if size > size_max and ids:
-                queue.put_back((task_id,))
-                break
-            ids.append(task_id)
-            keys.append(key)
-            payloads.append(payload)
-        if expired:
+        ids, keys, payloads = queue.take_many(count_max, size_max)
+        expired = queue.expired(ids, now)
+        while expired:
             self._expire(queue, expired)
+            gone = set(expired)
+            kept = [place for place, task_id in enumerate(ids) if task_id not in gone]
+            more = queue.take_many(count_max - len(kept), size_max)
+            ids = [ids[place] for place in kept] + more[0]
+            keys = [keys[place] for place in kept] + more[1]
+            payloads = [payloads[place] for place in kept] + more[2]
+            expired = queue.expired(more[0], now)
         return ids, keys, payloads
 
     def ack(self, caller: Caller, number: int, request: v2.Ack) -> None:
@@ -197,23 +188,24 @@ class Deliveries(Books):
         operation = operations.Remove(self, removed, "acked", caller, number, answer)
         self.replica.propose(entries, operation)
 
-    def _settle(self, tokens: Sequence[int]) -> tuple[list[Lease], list[int]]:
+    def _settle(self, tokens: Sequence[int]) -> tuple[list[Ended], list[int]]:
         """End leases; what is out of a queue that is going away is as lost as a lease that has ended."""
-        doomed = [t for t in tokens if (x := self.leases.get(t)) and x.batch.queue.is_doomed]
-        if doomed:
-            gone = set(doomed)
-            tokens = [token for token in tokens if token not in gone]
         ended, lost = self.leases.settle(tokens)
-        lost += doomed
-        for lease in ended:
-            self._free(lease)
+        doomed = {id(one.queue) for one in ended if one.queue.is_doomed}
+        for one in ended:
+            self._free(one)
+        if doomed:
+            # Its leases end here as well; only the tokens that name them are needed for the answer.
+            gone = [one for one in ended if id(one.queue) in doomed]
+            lost += [token for one in gone for token in _tokens_of(one, tokens)]
+            ended = [one for one in ended if id(one.queue) not in doomed]
         return ended, lost
 
-    def _free(self, lease: Lease) -> None:
-        """Give a subscription the place back that a task took up in its window."""
-        subscription = lease.batch.subscription
+    def _free(self, ended: Ended) -> None:
+        """Give a subscription the places back that tasks took up in its window."""
+        subscription = ended.batch.subscription
         if isinstance(subscription, Consumer):
-            subscription.out -= 1
+            subscription.out -= len(ended.ids)
             self.wake(subscription)
 
     def nack(self, caller: Caller, number: int, request: v2.Nack) -> None:
@@ -232,27 +224,27 @@ class Deliveries(Books):
         self.replica.propose((), operations.Answered(caller, number, answer))
 
     def _may_move(self, tokens: Iterable[int], key: int) -> bool:
-        queues = {lease.batch.queue for t in tokens if (lease := self.leases.get(t)) is not None}
-        ranges = [queue.policy.keys for queue in queues if queue.policy.keys is not None]
-        return all(keys.lowest <= key <= keys.highest for keys in ranges)
+        batches = [batch for token in tokens if (batch := self.leases.find(token)) is not None]
+        ranges = [batch.queue.policy.keys for batch in batches]
+        return all(keys.hold((key,)) for keys in ranges if keys is not None)
 
     def extend(self, caller: Caller, number: int, request: v2.Extend) -> None:
         now = self._clock()
         lost: list[int] = []
         for token in request.tokens:
-            lease = self.leases.get(token)
-            if lease is None or lease.batch.queue.is_doomed:
+            batch = self.leases.find(token)
+            if batch is None or batch.queue.is_doomed:
                 lost.append(token)
                 continue
-            lease_ms = min(request.lease_ms or lease.batch.queue.options.lease_ms, LEASE_MS_MAX)
+            lease_ms = min(request.lease_ms or batch.queue.options.lease_ms, LEASE_MS_MAX)
             self.leases.extend((token,), deadline_ms=now + lease_ms)
         caller.answer(number, v2.Settled(lost))
 
     def _return(
-        self, leases: Sequence[Lease], not_before_ms: int | None = None, key: int | None = None
+        self, ended: Sequence[Ended], not_before_ms: int | None = None, key: int | None = None
     ) -> None:
         """Put tasks back after a failed delivery, into their place, under another key, or with the dead."""
-        for queue, ids in _by_queue(leases):
+        for queue, ids in _by_queue(ended):
             if queue.is_doomed:
                 continue
             worn = self._worn_out(queue, ids)
@@ -316,19 +308,25 @@ class Deliveries(Books):
             self.end(consumer)
         self._return_ended(self.leases.end_all_of(caller))
 
-    def _return_ended(self, ended: Sequence[Lease]) -> None:
-        for lease in ended:
-            self._free(lease)
+    def _return_ended(self, ended: Sequence[Ended]) -> None:
+        for one in ended:
+            self._free(one)
         self._return(ended)
 
 
-def _by_queue(leases: Sequence[Lease]) -> list[tuple[Queue, list[int]]]:
+def _by_queue(ended: Sequence[Ended]) -> list[tuple[Queue, Sequence[int]]]:
     """Group ended leases by queue, in the order in which they came."""
+    if len(ended) == 1:
+        return [(ended[0].queue, ended[0].ids)]
     found: dict[int, tuple[Queue, list[int]]] = {}
-    queue, ids = None, []
-    for lease in leases:
-        if lease.batch.queue is not queue:
-            queue = lease.batch.queue
-            ids = found.setdefault(queue.number, (queue, []))[1]
-        ids.append(lease.id)
+    for one in ended:
+        found.setdefault(one.queue.number, (one.queue, []))[1].extend(one.ids)
     return list(found.values())
+
+
+def _tokens_of(ended: Ended, tokens: Sequence[int]) -> list[int]:
+    """Return those of ``tokens`` that named the leases that have ended here."""
+    ids = set(ended.ids)
+    batch = ended.batch
+    places = range(batch.first, batch.first + len(batch.ids))
+    return [token for token in tokens if token in places and batch.ids[token - batch.first] in ids]

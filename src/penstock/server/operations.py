@@ -26,7 +26,7 @@ SETTLED = Settled()
 class Add:
     """Tasks come into a queue."""
 
-    __slots__ = ("_broker", "_keys", "_payloads", "_terms", "first", "queue", "waiting")
+    __slots__ = ("_answer", "_broker", "_keys", "_payloads", "_terms", "first", "queue", "waiting")
 
     def __init__(
         self,
@@ -52,16 +52,17 @@ class Add:
         count = len(self._keys)
         self.queue.proposed -= count
         self.first = state.add(self.queue, self._keys, self._payloads, self._terms)
-        self._broker.note_added(self.queue, count, self._terms)
-
-    def tell(self) -> None:
         terms = self._terms
         if terms.producer is None:
-            answer = Enqueued((Run(Outcome.ACCEPTED, len(self._keys), self.first),))
+            self._answer = Enqueued((Run(Outcome.ACCEPTED, count, self.first),))
         else:
-            answer = self._broker.finish_produced(terms.producer, terms.sequence)
+            # Now: a request may be forgotten again by the end of a batch with thousands of them.
+            self._answer = self._broker.finish_produced(terms.producer, terms.sequence)
+        self._broker.note_added(self.queue, count, terms)
+
+    def tell(self) -> None:
         for caller, number in self.waiting:
-            caller.answer(number, answer)
+            caller.answer(number, self._answer)
 
 
 class Remove:
@@ -87,9 +88,7 @@ class Remove:
 
     def apply(self, state: State) -> None:  # noqa: ARG002
         for queue, ids in self._removed:
-            remove = queue.remove
-            for task_id in ids:
-                remove(task_id)
+            queue.remove_out(ids)
             self._broker.count(queue, self._what, len(ids))
 
     def tell(self) -> None:

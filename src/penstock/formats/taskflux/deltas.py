@@ -136,11 +136,9 @@ def _encode_task(kind: int, queue: QueueName, key: int, payload: bytes) -> bytes
 
 def encode_adds(queue: QueueName, keys: Sequence[int], payloads: Sequence[bytes]) -> list[bytes]:
     """Return the bytes of an AddTask for each key and payload."""
-    start, encode = _type_and_name(ADD, queue), _pack_key_and_size
-    return [
-        start + encode(key, len(payload)) + payload
-        for key, payload in zip(keys, payloads, strict=True)
-    ]
+    start = _type_and_name(ADD, queue)
+    heads = map(_pack_key_and_size, keys, map(len, payloads))
+    return [start + head + payload for head, payload in zip(heads, payloads, strict=True)]
 
 
 def encode_removals(queue: QueueName, ids: Iterable[int]) -> list[bytes]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from itertools import repeat
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.binary import Bytes, checksum, hexadecimal
+from penstock.binary import Bytes, checksum, checksum_of_one, hexadecimal
 from penstock.errors import (
     CannotConvert,
     CorruptData,
@@ -195,17 +196,14 @@ def encode_records(layout: LogLayout, term: int, payloads: Sequence[Bytes]) -> l
     """Return the pieces of a batch of records of one term, ready for one gathered write."""
     if not 1 <= term <= layout.term_max:
         raise CannotConvert(f"term {term} does not fit a log of generation {layout.generation}")
-    pack = layout.record_header.pack
-    pieces: list[Bytes] = []
-    add = pieces.append
+    pack, sizes = layout.record_header.pack, map(len, payloads)
+    pieces: list[Bytes] = [b""] * (2 * len(payloads))
     if layout.is_marked:
-        for payload in payloads:
-            add(pack(RECORD_MARKER, term, checksum(payload), len(payload)))
-            add(payload)
+        checksums = map(checksum_of_one, payloads)
+        pieces[::2] = map(pack, repeat(RECORD_MARKER), repeat(term), checksums, sizes)
     else:
-        for payload in payloads:
-            add(pack(term, len(payload)))
-            add(payload)
+        pieces[::2] = map(pack, repeat(term), sizes)
+    pieces[1::2] = payloads
     return pieces
 
 
