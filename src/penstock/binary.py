@@ -28,7 +28,7 @@ CHECKSUM_START: Final = 0xFFFFFFFF
 
 _mpeg_2 = crc32.mpeg_2
 
-checksum_of_one: Callable[[bytes], int] = crc32.mpeg_2
+checksum_of_one: Callable[[Bytes], int] = crc32.mpeg_2
 """The CRC-32/MPEG-2 of some bytes: the native function itself, for loops over many records."""
 
 T = TypeVar("T")

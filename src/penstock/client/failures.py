@@ -55,7 +55,7 @@ def failure(failed: Failed, request: Request) -> PenstockError:
                 f"there is a queue {queue!r} already; pass exist_ok=True to take it as it is"
             )
         case Failure.QUEUE_IN_USE:
-            return QueueInUse(f"{text}; delete the queue that names it first")
+            return QueueInUse(text)
         case Failure.NOT_LEADER:
             leader = failed.detail if failed.detail >= 0 else None
             who = "no node leads now" if leader is None else f"node {leader} leads"

@@ -73,7 +73,7 @@ class Prefetch:
 
     def check(self) -> None:
         """Raise what the node has refused the subscription with, to everybody who asks."""
-        if self._refusal is not None:
+        if self._refusal is not None and not self.is_put_off:
             raise carry(type(self._refusal)(*self._refusal.args), **self._refusal.__dict__)
 
     @property

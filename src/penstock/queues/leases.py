@@ -111,29 +111,35 @@ class Leases:
         self._deadlines.set(first, deadline_ms)
         return first
 
-    def find(self, token: int) -> Batch | None:
-        """Return the batch of a lease that is open, or ``None``."""
+    def find(self, token: int, owner: Owner | None = None) -> Batch | None:
+        """Return the batch of a lease that is open, and the owner's if one is given, or ``None``."""
         place = bisect_right(self._firsts, token) - 1
         batch = self._batches.get(self._firsts[place]) if place >= 0 else None
         if batch is None or token >= batch.first + len(batch.ids) or not batch.is_open(token):
             return None
-        return batch
+        return batch if owner is None or batch.owner is owner else None
 
-    def settle(self, tokens: Sequence[int]) -> tuple[list[Ended], list[int]]:
-        """End leases by their tokens; return them, and the tokens that name no lease any more."""
+    def settle(
+        self, tokens: Sequence[int], owner: Owner | None = None
+    ) -> tuple[list[Ended], list[int]]:
+        """End leases by their tokens; return them, and the tokens that name no lease any more.
+
+        A token of somebody else's lease, where an owner is given, names none.
+        """
         ended: list[Ended] = []
         lost: list[int] = []
         place, count = 0, len(tokens)
         while place < count:
             token = tokens[place]
-            batch = self.find(token)
+            batch = self.find(token, owner)
             if batch is None:
                 lost.append(token)
                 place += 1
                 continue
             size = len(batch.ids)
             whole = range(token, token + size)
-            if batch.open == size and tuple(tokens[place : place + size]) == tuple(whole):
+            is_start = token == batch.first and batch.open == size
+            if is_start and tuple(tokens[place : place + size]) == tuple(whole):
                 batch.open = 0
                 ended.append(Ended(batch, batch.ids))
                 self._drop_extensions(whole)

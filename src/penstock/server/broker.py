@@ -70,8 +70,10 @@ class Broker(Deliveries):
         count = len(keys)
         outcome = self._judge(queue, keys, payloads)
         if outcome or not count:
-            run = v2.Run(outcome, len(request.keys), 0)
-            caller.answer(number, v2.Enqueued((run,) if request.keys else ()))
+            runs = self._taken_runs(request) if done else []
+            if count:
+                runs.append(v2.Run(outcome, count, 0))
+            caller.answer(number, v2.Enqueued(runs))
             return
         terms = self._terms(request)
         operation = operations.Add(self, queue, keys, payloads, terms, caller, number)
@@ -106,6 +108,13 @@ class Broker(Deliveries):
             caller.answer(number, self._produced(taken.runs))
             return None
         return taken.count
+
+    def _taken_runs(self, request: v2.Enqueue) -> list[v2.Run]:
+        """Return what was taken of a request before a crash cut it in two."""
+        assert request.producer is not None
+        taken = self._state.producers.find(request.producer.id, request.producer.sequence)
+        assert taken is not None
+        return list(self._produced(taken.runs).runs)
 
     def _terms(self, request: v2.Enqueue) -> Terms:
         if request.delay_ms is None and request.ttl_ms is None and request.producer is None:
@@ -283,11 +292,18 @@ class Broker(Deliveries):
             dead_lettered=counters.dead_lettered,
         )
 
-    def wait_for_entry(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Call when the next entry is applied, or when the time is over."""
-        self._reading[self._next_waiting] = call
-        self._patience.set(self._next_waiting, self._clock() + wait_ms)
+    def wait_for_entry(self, wait_ms: int, call: Callable[[], None]) -> int:
+        """Call when the next entry is applied, or when the time is over; return the number of the wait."""
+        waiting = self._next_waiting
         self._next_waiting += 1
+        self._reading[waiting] = call
+        self._patience.set(waiting, self._clock() + wait_ms)
+        return waiting
+
+    def stop_waiting_for_entry(self, waiting: int) -> None:
+        """Call nobody: whoever waited is gone."""
+        if self._reading.pop(waiting, None) is not None:
+            self._patience.discard(waiting)
 
     def tick(self) -> None:
         """Do what the clock asks for: end leases, release delayed tasks, expire, stop waiting."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.protocol.version2 import Answer
 from penstock.queues.leases import Owner
 
 if TYPE_CHECKING:
     from penstock.server.consumers import Consumer
+
+
+OUT_SIZE_MAX: Final = 2**20
+"""Bytes of answers that are gathered for a caller; before they are sent it gets no more, and asks for no more."""
 
 
 class Caller(Owner):

@@ -100,6 +100,7 @@ class Connection(asyncio.Protocol):
         self.blocked_since = None
         if self.session is not None:
             self.session.set_full(False)
+            self.session.go_on()
             self._listener.handle(self, 0)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002

@@ -122,6 +122,11 @@ class Deliveries(Books):
             self._counters[consumer.queue.number].line.join(consumer)
             self._hungry[consumer.queue.number] = consumer.queue
 
+    @property
+    def is_hungry(self) -> bool:
+        """Whether somebody may be waiting for what is ready: ``serve`` finds out."""
+        return bool(self._hungry)
+
     def serve(self) -> None:
         """Give what is ready to those who wait for it. Called when a batch is done."""
         while self._hungry:
@@ -176,7 +181,7 @@ class Deliveries(Books):
         return ids, keys, payloads
 
     def ack(self, caller: Caller, number: int, request: v2.Ack) -> None:
-        ended, lost = self._settle(request.tokens)
+        ended, lost = self._settle(caller, request.tokens)
         answer = v2.Settled(lost) if lost else operations.SETTLED
         if not ended:
             caller.answer(number, answer)
@@ -188,9 +193,9 @@ class Deliveries(Books):
         operation = operations.Remove(self, removed, "acked", caller, number, answer)
         self.replica.propose(entries, operation)
 
-    def _settle(self, tokens: Sequence[int]) -> tuple[list[Ended], list[int]]:
+    def _settle(self, caller: Caller, tokens: Sequence[int]) -> tuple[list[Ended], list[int]]:
         """End leases; what is out of a queue that is going away is as lost as a lease that has ended."""
-        ended, lost = self.leases.settle(tokens)
+        ended, lost = self.leases.settle(tokens, caller)
         doomed = {id(one.queue) for one in ended if one.queue.is_doomed}
         for one in ended:
             self._free(one)
@@ -213,7 +218,7 @@ class Deliveries(Books):
             text = f"key {request.key} is outside the range of the task's queue"
             caller.answer(number, v2.Failed(Failure.INVALID, text))
             return
-        ended, lost = self._settle(request.tokens)
+        ended, lost = self._settle(caller, request.tokens)
         answer = v2.Settled(lost) if lost else operations.SETTLED
         if not ended:
             caller.answer(number, answer)
@@ -232,7 +237,7 @@ class Deliveries(Books):
         now = self._clock()
         lost: list[int] = []
         for token in request.tokens:
-            batch = self.leases.find(token)
+            batch = self.leases.find(token, caller)
             if batch is None or batch.queue.is_doomed:
                 lost.append(token)
                 continue

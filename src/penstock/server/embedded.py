@@ -57,6 +57,9 @@ class EmbeddedNode:
             self._refuse_failed()
             session.receive(data)
             self._go_on()
+            while session.has_backlog:
+                session.go_on()
+                self._go_on()
 
     def wait(self, is_done: Callable[[], bool], seconds: float | None) -> None:
         """Wait until ``is_done``, letting leases and delays end meanwhile, or until the time is over."""
@@ -90,6 +93,10 @@ class EmbeddedNode:
         while self._slices:
             self._slices.pop()()
         node.broker.flush()
+        while node.broker.is_hungry:  # what was handed over makes room for more
+            node.broker.serve()
+            node.replica.advance()
+            node.broker.flush()
         self._changed.notify_all()
 
     def _refuse_failed(self) -> None:

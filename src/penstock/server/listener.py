@@ -11,6 +11,7 @@ from penstock.protocol import version1 as v1
 from penstock.server.connection import Connection
 from penstock.server.node import Node, wall_clock_ms
 from penstock.server.session1 import Session1
+from penstock.server.session2 import Session2
 
 SWEEP_SECONDS: Final = 1.0
 """How often connections are looked at for being overdue."""
@@ -67,7 +68,19 @@ class Listener:
     def handle(self, connection: Connection, count: int) -> None:
         """Do what a connection's bytes have asked for; ``count`` packets became whole."""
         self._go_on(is_alone=count == 1)
+        session = connection.session
+        if isinstance(session, Session2) and session.has_backlog:
+            # The rest in another turn of the loop: others wait too.
+            self._loop.call_soon(self._resume, connection)
         self._account(connection)
+
+    def _resume(self, connection: Connection) -> None:
+        session = connection.session
+        if connection in self.connections and isinstance(session, Session2):
+            session.go_on()
+            self.handle(connection, 0)
+            if session.is_broken:
+                connection.close()
 
     def _go_on(self, *, is_alone: bool) -> None:
         self.broker.serve()
@@ -85,11 +98,12 @@ class Listener:
         session = connection.session
         if session is None:
             return
-        size = session.in_flight_size + session.held_size
+        size = session.in_flight_size + session.held_size + session.backlog_size
         self._total += size - connection.accounted
         connection.accounted = size
         is_over = (
-            session.in_flight_size > self._limits.connection_bytes_max
+            session.in_flight_size + session.backlog_size > self._limits.connection_bytes_max
+            or session.has_backlog
             or connection.blocked_since is not None
             or self._total > self._limits.total_bytes_max
         )

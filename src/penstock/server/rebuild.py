@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
+from typing import assert_never
 
 from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux import notes
@@ -107,13 +108,15 @@ class Replay:
 
     def _apply_one(self, data: bytes, start: int, end: int) -> None:
         if is_extension(data, start, end):
-            self._extend(decode_extension(data, start, end))
-            return
+            extension = decode_extension(data, start, end)
+            if extension is not None:
+                self._extend(extension)
+                return
         kind, name, middle, payload = decode_change(data, start, end, by_id=self._is_by_id)
         if kind == CREATE:
             self._create(name, middle)
         elif kind == DELETE:
-            self._state.delete(name)
+            self._delete(name)
         elif self._is_by_id:
             self._state.find(name).remove(middle)
         else:
@@ -125,7 +128,7 @@ class Replay:
         self._terms, self._terms_left, self._creating = NO_TERMS, 0, None
         self._removing.clear()
 
-    def _extend(self, extension: Extension | None) -> None:
+    def _extend(self, extension: Extension) -> None:
         self._forget_extension()
         match extension:
             case Adding():
@@ -138,8 +141,8 @@ class Replay:
                 self._state.return_(
                     extension.queue, extension.ids, not_before_ms=extension.not_before_ms
                 )
-            case None:
-                pass
+            case _:
+                assert_never(extension)
 
     def _create(self, name: QueueName, policy: Policy) -> None:
         options = NO_OPTIONS
@@ -147,11 +150,22 @@ class Replay:
             options = _options(self._state, self._creating)
         self._state.create(name, policy, options)
 
+    def _delete(self, name: QueueName) -> None:
+        queue = self._state.by_name.get(name)
+        if queue is not None:
+            # The default queue begins anew under its old number.
+            self._by_value.pop(queue.number, None)
+            self._state.delete(name)
+
     def _remove_equal(self, queue: Queue, key: int, payload: bytes) -> None:
         self._terms, self._terms_left, self._creating = NO_TERMS, 0, None
         if self._removing:
-            queue.remove(self._removing.popleft())
-            return
+            task_id = self._removing.popleft()
+            # Another program may have gone on where ours was cut off; its removals are its own.
+            if queue.tasks.get(task_id) == (key, payload):
+                queue.remove(task_id)
+                return
+            self._removing.clear()
         by_value = self._by_value.get(queue.number)
         if by_value is None:
             by_value = self._by_value[queue.number] = _ByValue(queue)
@@ -238,6 +252,7 @@ def _restore_notes(state: State, found: list[notes.Note]) -> None:
     if not isinstance(header, notes.Header):
         raise ReplayConflict("the snapshot's own notes do not begin with their header")
     _restore_ids(state, queues, [note for note in found if isinstance(note, notes.Ids)])
+    _restore_last_ids(state, queues)
     state.renumber({note.name: note.number for note in queues}, header.next_number)
     for queue_note in queues:
         state.by_name[queue_note.name].options = _options(state, queue_note)
@@ -269,10 +284,21 @@ def _restore_ids(state: State, queues: list[notes.QueueNote], columns: list[note
         old = state.by_name.get(name)
         if old is None or len(old) != len(own):
             raise ReplayConflict(f"the snapshot's own notes know other tasks of queue {name!r}")
+        if sorted(set(own)) != own or not 1 <= own[0] <= own[-1] <= last_ids[name]:
+            raise ReplayConflict(f"the snapshot's own notes number queue {name!r} impossibly")
         fresh = Queue(name, old.number, old.policy, old.options, last_ids[name])
         for task_id, (_, key, payload) in zip(own, old.tasks, strict=True):
             fresh.restore(task_id, key, payload)
         state.by_name[name] = state.by_number[old.number] = fresh
+
+
+def _restore_last_ids(state: State, queues: list[notes.QueueNote]) -> None:
+    """Let the ids go on where they were, also in a queue that is empty: entries behind refer to them."""
+    for note in queues:
+        queue = state.by_name.get(note.name)
+        if queue is None or queue.tasks.last_id > note.last_id:
+            raise ReplayConflict(f"the snapshot's own notes number queue {note.name!r} impossibly")
+        queue.tasks.last_id = note.last_id
 
 
 def _restore_task_notes(state: State, note: notes.TaskNotes) -> None:

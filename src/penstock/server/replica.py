@@ -179,4 +179,7 @@ class Replica:
 
     def snapshot_point(self) -> SnapshotPoint:
         """Return the point of a snapshot of the state as it is now: always between two operations."""
+        point = self.directory.snapshot.point
+        if point is not None and point.index == self.applied:
+            return point  # nothing has happened since, and the log does not hold that entry any more
         return SnapshotPoint(index=self.applied, term=self.directory.log.term(self.applied))

@@ -15,7 +15,7 @@ from penstock.protocol import version1 as v1
 from penstock.protocol import version2 as v2
 from penstock.protocol.version2 import Failure, Outcome
 from penstock.server.broker import Broker
-from penstock.server.caller import Caller
+from penstock.server.caller import OUT_SIZE_MAX, Caller
 
 _CODES = {
     Failure.INVALID: v1.Code.UNKNOWN,
@@ -37,6 +37,7 @@ class Session1(Caller):
     """One caller of version 1, after its greeting."""
 
     __slots__ = (
+        "_attend",
         "_broker",
         "_buffer",
         "_enqueue",
@@ -44,11 +45,13 @@ class Session1(Caller):
         "_is_going",
         "_node",
         "_out",
+        "_out_size",
         "_queue",
         "_step",
         "_token",
         "_with_id",
         "_write",
+        "has_backlog",
         "is_broken",
     )
 
@@ -56,12 +59,15 @@ class Session1(Caller):
         self,
         broker: Broker,
         write: Callable[[bytes], None],
+        attend: Callable[[], None],
         *,
         node: v1.Cluster,
         with_id: bool = True,
     ) -> None:
+        """``attend`` asks the connection to look at ``is_broken`` and ``has_backlog`` soon."""
         super().__init__()
         self._broker = broker
+        self._attend = attend
         self._write = write
         self._node = node
         self._with_id = with_id
@@ -74,12 +80,14 @@ class Session1(Caller):
         self._enqueue: v1.Enqueue | None = None
         self._token = 0
         self._out: list[bytes] = []
+        self._out_size = 0
         self._is_full = False
+        self.has_backlog = False  # whether packets wait until answers have left
         self.is_broken = False
 
     @property
     def is_full(self) -> bool:
-        return self._is_full
+        return self._is_full or self._out_size >= OUT_SIZE_MAX
 
     def set_full(self, is_full: bool) -> None:
         self._is_full = is_full
@@ -89,17 +97,24 @@ class Session1(Caller):
 
     @property
     def held_size(self) -> int:
-        return len(self._buffer)
+        """Bytes of a packet that is not whole yet: the caller keeps us waiting, not we the caller."""
+        return 0 if self._step is _Step.ANSWER or self.has_backlog else len(self._buffer)
 
     @property
     def in_flight_size(self) -> int:
-        """Bytes that wait: at most one request is under way, the rest is in the buffer."""
-        return len(self._buffer)
+        """Bytes that came before their turn: at most one request is under way."""
+        return len(self._buffer) - self.held_size
 
     @property
     def is_waiting(self) -> bool:
         """Whether the node owes an answer. A delivered task does not keep a silent client (7.2)."""
         return self._step is _Step.ANSWER
+
+    backlog_size = 0  # what came too early is in the buffer, and counted there
+
+    def go_on(self) -> None:
+        """Take packets that waited until answers had left."""
+        self._go_on()
 
     def receive(self, data: bytes) -> int:
         """Take bytes from the caller and return how many packets they completed."""
@@ -110,7 +125,11 @@ class Session1(Caller):
         """Take packets as long as the connection waits for one."""
         count, offset = 0, 0
         self._is_going = True
+        self.has_backlog = False
         while self._step is not _Step.ANSWER and not self.is_broken:
+            if self.is_full:  # two bytes can ask for a list of all queues
+                self.has_backlog = len(self._buffer) > offset
+                break
             try:
                 found = v1.decode_request(
                     self._buffer, offset, payload_size_max=self._broker.limits.payload_size_max
@@ -124,22 +143,28 @@ class Session1(Caller):
                 self.is_broken = True
         del self._buffer[:offset]
         self._is_going = False
+        if self.is_broken or self.has_backlog:
+            self._attend()
         return count
 
     def flush(self) -> None:
         if self._out:
             data = b"".join(self._out)
             self._out.clear()
+            self._out_size = 0
             self._write(data)
 
     def close(self) -> None:
+        self._buffer.clear()
         self._broker.leave(self)
 
     def _send(self, response: v1.Response) -> None:
         if not self.is_gone:
             if not self._out:
                 self._broker.touched.append(self)
-            self._out.append(v1.encode_response(response, with_id=self._with_id))
+            packet = v1.encode_response(response, with_id=self._with_id)
+            self._out.append(packet)
+            self._out_size += len(packet)
 
     # Requests.
 

@@ -6,33 +6,48 @@ socket and a caller in process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from penstock import __version__
 from penstock.errors import BadData, Compacted, InvalidValue
 from penstock.model import Index
 from penstock.protocol import version2 as v2
-from penstock.protocol.frames import FrameReader
-from penstock.protocol.version2 import Failure, decode_request, encode_answer
+from penstock.protocol.frames import Frame, FrameReader
+from penstock.protocol.version2 import Failure, Kind, decode_request, encode_answer
 from penstock.server.broker import Broker
-from penstock.server.caller import Caller
+from penstock.server.caller import OUT_SIZE_MAX, Caller
 from penstock.server.consumers import Consumer
 
-READ_SIZE_MAX = 2**20
+READ_SIZE_MAX: Final = 2**20
 """Bytes of entries in one answer to a read."""
+
+REQUEST_OVERHEAD: Final = 1024
+"""About what a request costs beyond its bytes while it is under way: a dequeue that waits, measured."""
+
+SUBSCRIPTIONS_MAX: Final = 1024
+"""Of one connection."""
+
+
+_KINDS: Final = frozenset(kind for kind in Kind if chr(kind).isupper())
 
 
 class Session2(Caller):
     """One caller of version 2."""
 
     __slots__ = (
+        "_backlog",
         "_broker",
         "_frames",
         "_in_flight",
         "_is_full",
         "_out",
+        "_out_size",
+        "_reads",
         "_subscriptions",
         "_write",
+        "backlog_size",
         "in_flight_size",
         "is_broken",
     )
@@ -43,7 +58,11 @@ class Session2(Caller):
         self._write = write
         self._frames = FrameReader(broker.limits.frame_size_max)
         self._subscriptions: dict[int, Consumer] = {}
+        self._reads: set[int] = set()  # reads that wait for the next entry, by the broker's number
         self._out: list[bytes] = []
+        self._out_size = 0
+        self._backlog: deque[Frame] = deque()  # requests that were read and not taken yet
+        self.backlog_size = 0
         self._in_flight: dict[int, int] = {}  # bytes of each request that is not answered yet
         self.in_flight_size = 0
         self._is_full = False
@@ -55,18 +74,37 @@ class Session2(Caller):
         """Take bytes from the caller and return how many requests they completed."""
         try:
             frames = self._frames.receive(data)
-            for kind, number, body in frames:
-                size = len(body)
-                if number in self._in_flight:
-                    self._break(f"request id {number} is in use")
-                    break
-                self._in_flight[number] = size
-                self.in_flight_size += size
-                self._dispatch(kind, number, body)
         except BadData as error:
             self._break(str(error))
             return 0
+        self._backlog.extend(frames)
+        self.backlog_size += sum([len(frame[2]) for frame in frames])
+        self.go_on()
         return len(frames)
+
+    def go_on(self) -> None:
+        """Take requests, but no more than answers may wait: a short request can have a long answer."""
+        backlog = self._backlog
+        while backlog and self._out_size < OUT_SIZE_MAX and not self._is_full:
+            kind, number, body = backlog.popleft()
+            size = len(body)
+            self.backlog_size -= size
+            if self.is_broken:
+                continue
+            if number in self._in_flight or number in self._subscriptions:
+                self._break(f"request id {number} is in use")
+                continue
+            self._in_flight[number] = size + REQUEST_OVERHEAD
+            self.in_flight_size += size + REQUEST_OVERHEAD
+            try:
+                self._dispatch(kind, number, body)
+            except BadData as error:
+                self._break(str(error))
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether requests wait that could be taken now."""
+        return bool(self._backlog) and not self._is_full
 
     def _break(self, text: str) -> None:
         self.is_broken = True
@@ -80,27 +118,37 @@ class Session2(Caller):
     @property
     def is_waiting(self) -> bool:
         """Whether it has something under way: a request, a lease, a subscription."""
-        return bool(self._in_flight or self.batches or self.consumers)
+        return bool(self._in_flight or self._backlog or self.batches or self.consumers)
 
     @property
     def is_full(self) -> bool:
-        return self._is_full
+        return self._is_full or self._out_size >= OUT_SIZE_MAX
 
     def set_full(self, is_full: bool) -> None:
         """Note that the caller reads too slowly, or that it has caught up."""
         self._is_full = is_full
         if not is_full:
-            for consumer in list(self.consumers):
-                self._broker.wake(consumer)
+            self._wake()
+
+    def _wake(self) -> None:
+        for consumer in list(self.consumers):
+            self._broker.wake(consumer)
 
     def close(self) -> None:
         """Forget the caller: its tasks go back."""
+        self._backlog.clear()
+        self.backlog_size = 0
+        for waiting in self._reads:
+            self._broker.stop_waiting_for_entry(waiting)
+        self._reads.clear()
         self._broker.leave(self)
 
     # What the broker tells us.
 
     def answer(self, number: int, answer: v2.Answer) -> None:
         self.in_flight_size -= self._in_flight.pop(number, 0)
+        if self._subscriptions and isinstance(answer, v2.Failed):
+            self._subscriptions.pop(number, None)  # its queue is gone, and so is the subscription
         if not self.is_gone:
             self._send(encode_answer(answer, number))
 
@@ -108,18 +156,27 @@ class Session2(Caller):
         if not self._out:
             self._broker.touched.append(self)
         self._out.append(frame)
+        self._out_size += len(frame)
 
     def flush(self) -> None:
         """Send what was answered, in one write."""
         if self._out:
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            was_full = self.is_full
             self._out.clear()
+            self._out_size = 0
             self._write(data)
+            if was_full and not self._is_full:
+                self._wake()
 
     # Requests.
 
     def _dispatch(self, kind: int, number: int, body: bytes) -> None:
         broker = self._broker
+        if kind not in _KINDS:
+            text = f"request {chr(kind)!r} is unknown to this version of the node"
+            self.answer(number, v2.Failed(Failure.UNKNOWN_REQUEST, text))
+            return
         try:
             request = decode_request(kind, body)
         except InvalidValue as error:
@@ -158,6 +215,10 @@ class Session2(Caller):
                 self.answer(number, v2.Ok())
 
     def _subscribe(self, number: int, request: v2.Subscribe) -> None:
+        if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+            text = f"a connection may have {SUBSCRIPTIONS_MAX} subscriptions; use another"
+            self.answer(number, v2.Failed(Failure.LIMIT, text))
+            return
         consumer = self._broker.subscribe(self, number, request)
         if consumer is not None:
             self._subscriptions[number] = consumer
@@ -176,8 +237,7 @@ class Session2(Caller):
         log, end = replica.directory.log, replica.applied + 1
         if request.first >= end:
             if request.wait_ms and not self.is_gone:
-                again = v2.Read(request.first, request.size_max, 0)
-                self._broker.wait_for_entry(request.wait_ms, lambda: self._read(number, again))
+                self._read_later(number, request)
                 return
             nothing = v2.Entries(replica.generation, request.first, end - 1, (), ())
             self.answer(number, nothing)
@@ -193,6 +253,16 @@ class Session2(Caller):
         payloads = [entry.payload for entry in entries]
         found = v2.Entries(replica.generation, request.first, end - 1, terms, payloads)
         self.answer(number, found)
+
+    def _read_later(self, number: int, request: v2.Read) -> None:
+        again = v2.Read(request.first, request.size_max, 0)
+
+        def read() -> None:
+            self._reads.discard(waiting)
+            self._read(number, again)
+
+        waiting = self._broker.wait_for_entry(request.wait_ms, read)
+        self._reads.add(waiting)
 
     def _node(self) -> v2.NodeInfo:
         replica, limits = self._broker.replica, self._broker.limits

@@ -13,6 +13,8 @@ from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
 
 SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
 
+QUEUES_MAX: Final = 40_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -34,6 +36,8 @@ class Limits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidValue(f"{name.replace('_', ' ')} must be above 0")
+        if self.queues_max > QUEUES_MAX:
+            raise InvalidValue(f"more than {QUEUES_MAX} queues do not fit one answer to a stat")
         if self.payload_size_max > PAYLOAD_SIZE_MAX:
             raise InvalidValue(
                 f"payloads end at {PAYLOAD_SIZE_MAX} bytes; recovery believes no larger ones"

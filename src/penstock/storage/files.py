@@ -84,6 +84,17 @@ class Files(Protocol):
         ...
 
 
+_ZEROS: Final = bytes(2**20)
+
+
+def zeros(size: int) -> Iterator[Bytes]:
+    """Yield ``size`` zero bytes in pieces; one large block would stay with the process for good."""
+    for _ in range(size // len(_ZEROS)):
+        yield _ZEROS
+    if size % len(_ZEROS):
+        yield _ZEROS[: size % len(_ZEROS)]
+
+
 def replace_file(files: Files, path: Path, pieces: Iterable[Bytes]) -> None:
     """Put a whole new file in place of ``path``: at every moment either the old or the new one is there."""
     sibling = path.with_name(path.name + TEMPORARY_SUFFIX)

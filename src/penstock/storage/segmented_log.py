@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from penstock.binary import Bytes
 from penstock.errors import CorruptData
 from penstock.formats.taskflux.log import (
     END_MARKER,
@@ -22,7 +23,7 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.model import Entry, Index, SnapshotPoint, Term
-from penstock.storage.files import File, Files, Poison, read_whole, replace_file
+from penstock.storage.files import File, Files, Poison, read_whole, replace_file, zeros
 from penstock.storage.log import (
     DEFAULT_LIMITS,
     READ_SIZE_MAX,
@@ -243,7 +244,7 @@ class SegmentedLog:
         needed = end + len(END_MARKER)
         if needed > segment.size:
             size = -(-needed // self._limits.growth) * self._limits.growth
-            segment.file.write(segment.size, [bytes(size - segment.size)])
+            segment.file.write(segment.size, list(zeros(size - segment.size)))
             segment.file.sync()
             segment.size = size
 
@@ -375,6 +376,7 @@ class SegmentedLog:
                 )
 
 
-def _fresh(size: int) -> list[bytes]:
+def _fresh(size: int) -> Iterator[Bytes]:
     header = encode_header(LAYOUT)
-    return [header + bytes(max(0, size - len(header)))]
+    yield header
+    yield from zeros(max(0, size - len(header)))

@@ -29,7 +29,7 @@ from penstock.formats.taskflux.log import (
     encode_records,
 )
 from penstock.model import INT32_MAX, Entry, Index, SnapshotPoint, Term
-from penstock.storage.files import Files, Poison, read_whole, replace_file
+from penstock.storage.files import Files, Poison, read_whole, replace_file, zeros
 from penstock.storage.log import (
     DEFAULT_LIMITS,
     READ_SIZE_MAX,
@@ -207,7 +207,7 @@ class SingleLog:
         needed = end + len(END_MARKER)
         if needed > self._size:
             size = -(-needed // self._growth) * self._growth
-            self._file.write(self._size, [bytes(size - self._size)])
+            self._file.write(self._size, list(zeros(size - self._size)))
             self._file.sync()
             self._size = size
 
@@ -220,7 +220,7 @@ class SingleLog:
             data = self._file.read(offset, min(COPY_WINDOW, self._records.end - offset))
             yield data
             offset += len(data)
-        yield bytes(self._growth)
+        yield from zeros(self._growth)
 
     def _forget(self, dropped: int, point: SnapshotPoint) -> None:
         kept, shift = Records(LAYOUT.header_size), 0
@@ -244,7 +244,7 @@ class SingleLog:
         if start is None or (len(start) < len(header) and header.startswith(start)):
             refuse_missing(self._path, self._sync_point.point.synced, _after(snapshot))
             with self._poison.writing():
-                replace_file(self._files, self._path, [header + bytes(self._growth)])
+                replace_file(self._files, self._path, [header, *zeros(self._growth)])
 
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
         walked = walk_file(self._file, self._path, LAYOUT)

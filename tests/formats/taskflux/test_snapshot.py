@@ -16,6 +16,7 @@ from penstock.formats.taskflux.snapshot import (
     MARKER_1,
     MARKER_1A,
     TASKS_PER_BATCH,
+    TASKS_PER_PIECE,
     WINDOW,
     WRITTEN,
     Batch,
@@ -201,10 +202,10 @@ def test_pieces_are_bounded_in_tasks_and_in_bytes() -> None:
     )
     assert max(map(len, pieces)) < 2 * WINDOW
     assert decoded(b"".join(pieces)).queues == [(queue("", tasks=40), tasks)]
-    small = [(i, 0, b"") for i in range(1, 3 * TASKS_PER_BATCH)]
+    small = [(i, 0, b"") for i in range(1, 3 * TASKS_PER_PIECE)]
     head = queue("", tasks=len(small))
     pieces = list(encode_snapshot(POINT, 1, [(head, small)], SnapshotLayout.TWO_SEED))
-    assert max(map(len, pieces)) == TASKS_PER_BATCH * 12
+    assert max(map(len, pieces)) == TASKS_PER_PIECE * 12
 
 
 def test_a_state_too_large_for_its_length_field_is_refused(

@@ -15,6 +15,8 @@ from penstock.binary import Bytes
 from penstock.errors import CorruptData, UnsupportedVersion
 from penstock.formats.taskflux.deltas import DELETE
 from penstock.model import (
+    INT32_MAX,
+    LEASE_MS_MAX,
     QUEUE_NAME_SIZE_MAX,
     RESERVED_PREFIX,
     Adding,
@@ -116,6 +118,13 @@ def decode_extension(data: Bytes, offset: int, end: int) -> Extension | None:
     Raises ``CorruptData``, and ``UnsupportedVersion`` for one that a later version of Penstock wrote.
     """
     name = bytes(data[offset + 2 : end])
+    if data[offset + 1] != len(name):
+        raise CorruptData(
+            "the name's length does not fit the delta",
+            offset=offset + 1,
+            expected=str(len(name)),
+            found=str(data[offset + 1]),
+        )
     if not name.startswith(_PREFIX):
         if name[len(_RESERVED) : len(_RESERVED) + 1].isdigit():
             raise UnsupportedVersion(
@@ -154,7 +163,15 @@ class _Fields:
             raise ValueError("its ids are not whole")
         values = unpack_from(f">{left // 8}Q", self._body, self._offset)
         self._offset = len(self._body)
+        if 0 in values:
+            raise ValueError("no task has the id 0")
         return values
+
+    def time(self) -> int:
+        (value,) = self.take(_TIME)
+        if value < 0:
+            raise ValueError("a time before 1970")
+        return value
 
     def finish(self) -> None:
         if self._offset != len(self._body):
@@ -169,6 +186,8 @@ def _decode(body: bytes) -> Extension:
         extension = _decode_adding(fields)
     elif kind == _CREATING:
         _, lease_ms, attempts_max, dead_letter = fields.take(_OPTIONS)
+        if not 1 <= lease_ms <= LEASE_MS_MAX or attempts_max > INT32_MAX:
+            raise ValueError("options that no queue can have")
         extension = Creating(
             lease_ms=lease_ms,
             attempts_max=attempts_max or None,
@@ -176,6 +195,8 @@ def _decode(body: bytes) -> Extension:
         )
     elif kind == _RETURNING:
         _, queue, time = fields.take(_RETURN)
+        if time < -1:
+            raise ValueError("a time before 1970")
         not_before_ms = None if time == -1 else time
         extension = Returning(queue=queue, ids=fields.ids(), not_before_ms=not_before_ms)
     elif kind == _REMOVING:
@@ -191,14 +212,18 @@ def _decode_adding(fields: _Fields) -> Adding:
     _, count, flags = fields.take(_HEAD)
     if flags & ~(_NOT_BEFORE | _EXPIRES | _ATTEMPTS | _PRODUCER):
         raise ValueError(f"unknown flags {flags}")
-    not_before_ms = fields.take(_TIME)[0] if flags & _NOT_BEFORE else None
-    expires_ms = fields.take(_TIME)[0] if flags & _EXPIRES else None
+    if not count:
+        raise ValueError("it speaks of no entries")
+    not_before_ms = fields.time() if flags & _NOT_BEFORE else None
+    expires_ms = fields.time() if flags & _EXPIRES else None
     attempts = fields.take(_COUNT)[0] if flags & _ATTEMPTS else 0
     producer, sequence, total = None, 0, 0
     if flags & _PRODUCER:
         raw, sequence, total = fields.take(_PRODUCER_FIELDS)
         assert isinstance(raw, bytes)
         producer = raw
+        if total < count:
+            raise ValueError("more tasks than its request has")
     terms = Terms(
         not_before_ms=not_before_ms,
         expires_ms=expires_ms,

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.binary import UINT64, Reader, encode_queue_name
 from penstock.errors import CorruptData, UnsupportedVersion
-from penstock.model import RESERVED_PREFIX, QueueName
+from penstock.model import INT32_MAX, LEASE_MS_MAX, RESERVED_PREFIX, QueueName
 
 QUEUE: Final = QueueName(RESERVED_PREFIX + "notes")
 
@@ -31,7 +31,7 @@ ROWS_MAX: Final = 2048
 _HEADER_FIELDS: Final = Struct(">IQ")
 _QUEUE_FIELDS: Final = Struct(">QQIIQ")
 _TASK_ROW: Final = Struct(">QIqq")
-_PRODUCER_FIELDS: Final = Struct(">16sqI")
+_PRODUCER_FIELDS: Final = Struct(">16sBQI")
 _REQUEST: Final = Struct(">QQII")
 _RUN: Final = Struct(">QI")
 
@@ -76,7 +76,7 @@ Request = tuple[int, int, int, list[tuple[int, int]]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerNote:
     id: bytes
-    forgotten: int
+    forgotten: int  # the highest sequence whose result is not known any more; -1: none
     requests: list[Request]
 
 
@@ -107,7 +107,9 @@ def _encode_queue(note: QueueNote) -> bytes:
 
 
 def _encode_producer(note: ProducerNote) -> bytes:
-    pieces = [_PRODUCER_FIELDS.pack(note.id, note.forgotten, len(note.requests))]
+    has_forgotten = note.forgotten >= 0
+    forgotten = max(0, note.forgotten)
+    pieces = [_PRODUCER_FIELDS.pack(note.id, has_forgotten, forgotten, len(note.requests))]
     for sequence, queue, total, runs in note.requests:
         pieces.append(_REQUEST.pack(sequence, queue, total, len(runs)))
         pieces += [_RUN.pack(*run) for run in runs]
@@ -135,6 +137,8 @@ def _decode(key: int, reader: Reader) -> Note:
     if key == _QUEUE:
         name = reader.queue_name()
         fields = _QUEUE_FIELDS.unpack(reader.take(_QUEUE_FIELDS.size, "a queue's note"))
+        if not 1 <= fields[2] <= LEASE_MS_MAX or fields[3] > INT32_MAX:
+            raise CorruptData("options that no queue can have", offset=reader.offset)
         return QueueNote(
             name=name,
             number=fields[0],
@@ -148,7 +152,10 @@ def _decode(key: int, reader: Reader) -> Note:
         if reader.remaining % _TASK_ROW.size:
             raise CorruptData("a task's note is not whole", offset=reader.offset)
         raw = reader.take(reader.remaining, "tasks' notes")
-        return TaskNotes(queue=queue, rows=list(_TASK_ROW.iter_unpack(raw)))
+        rows = list(_TASK_ROW.iter_unpack(raw))
+        if any(min(row[2:]) < -1 for row in rows):
+            raise CorruptData("a time before 1970", offset=8)
+        return TaskNotes(queue=queue, rows=rows)
     if key == _IDS:
         queue = reader.uint64()
         if reader.remaining % 8:
@@ -162,10 +169,13 @@ def _decode(key: int, reader: Reader) -> Note:
 
 def _decode_producer(reader: Reader) -> ProducerNote:
     fields = _PRODUCER_FIELDS.unpack(reader.take(_PRODUCER_FIELDS.size, "a producer's note"))
-    producer, forgotten, count = fields
+    producer, has_forgotten, forgotten, count = fields
+    if has_forgotten > 1 or forgotten * (1 - has_forgotten):
+        raise CorruptData("a producer's note that means nothing", offset=16)
     requests: list[Request] = []
     for _ in range(count):
         sequence, queue, total, run_count = _REQUEST.unpack(reader.take(_REQUEST.size, "a request"))
         runs = [_RUN.unpack(reader.take(_RUN.size, "a run")) for _ in range(run_count)]
         requests.append((sequence, queue, total, runs))
+    forgotten = forgotten if has_forgotten else -1
     return ProducerNote(id=producer, forgotten=forgotten, requests=requests)

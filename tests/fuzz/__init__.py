@@ -1,0 +1,1 @@
+"""Fuzzers of the client protocol. ``scripts/fuzz`` runs them; the suite only runs what they check."""
