@@ -6,12 +6,11 @@ no waiting; time and chance come in as callables.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from penstock.client.batches import WINDOW_MAX, Batch, cut
+from penstock.client.batches import Batch, cut
 from penstock.client.effects import (
     Ask,
     Collect,
@@ -39,13 +38,13 @@ from penstock.client.values import (
     deliveries,
     optional_ms,
 )
+from penstock.client.window import Batches, Window
 from penstock.errors import (
     ConnectionFailed,
     ConnectionLost,
     InvalidValue,
     NotLeader,
     PenstockError,
-    PolicyViolated,
     QueueExists,
     QueueMissing,
     RequestRefused,
@@ -204,8 +203,8 @@ class Operations:
     ) -> Operation[list[int]]:
         """Send payloads in frames, several in flight, and return the ids of all."""
         template = _enqueue_request(queue, delay=delay, ttl=ttl)
-        batches = _Batches(cut(payloads, key=key, keys=keys))
-        window = _Window()
+        batches = Batches(cut(payloads, key=key, keys=keys))
+        window = Window()
         ids: list[int | None] = []
         try:
             while True:
@@ -225,7 +224,7 @@ class Operations:
             raise carry(batches.error, ids=ids)
         return [each for each in ids if each is not None]
 
-    def _collect_oldest(self, window: _Window, batches: _Batches) -> Operation[list[int | None]]:
+    def _collect_oldest(self, window: Window, batches: Batches) -> Operation[list[int | None]]:
         """Return the ids of the oldest frame in flight; a refusal ends the batches."""
         request, ticket = window.oldest
         try:
@@ -399,76 +398,3 @@ def _enqueue_request(queue: str, *, delay: float | None, ttl: float | None) -> E
     """Return an enqueue of nothing yet."""
     delay_ms, ttl_ms = optional_ms(delay, "delay"), optional_ms(ttl, "ttl")
     return Enqueue(checked_queue(queue), (), (), delay_ms, ttl_ms)
-
-
-class _Batches:
-    """The frames of an ``enqueue_many``, until the first problem, which is kept as ``error``.
-
-    What was sent before it is in flight and has to be answered before the caller hears of the problem.
-    """
-
-    def __init__(self, batches: Iterator[Batch]) -> None:
-        self._batches = batches
-        self.batch: Batch = ([], [])
-        self.error: PenstockError | None = None
-
-    def advance(self) -> bool:
-        """Go to the next frame, if there is one."""
-        if self.error is not None:
-            return False
-        try:
-            self.batch = next(self._batches, ([], []))
-        except (InvalidValue, PolicyViolated) as error:
-            self.error = error
-            return False
-        return bool(self.batch[1])
-
-    def end(self, error: PenstockError | None) -> None:
-        self.error = self.error or error
-
-
-class _Window:
-    """The frames of an ``enqueue_many`` that are in flight, oldest first.
-
-    All of them on one connection: were a younger frame sent on a new connection while an older one got
-    lost with the old, its tasks would overtake.
-    """
-
-    def __init__(self) -> None:
-        self.requests: deque[Enqueue] = deque()
-        self._tickets: deque[Ticket | None] = deque()
-
-    @property
-    def has_room(self) -> bool:
-        return not self.requests or (
-            len(self.requests) < WINDOW_MAX and self._tickets[-1] is not None
-        )
-
-    @property
-    def connection(self) -> int | None:
-        """The only connection for the frame that was added last; ``None`` if any will do."""
-        first = self._tickets[0]
-        return None if first is None else first.connection
-
-    def add(self, request: Enqueue) -> None:
-        self.requests.append(request)
-        self._tickets.append(None)
-
-    def ticket(self, request: Enqueue, ticket: Ticket | None) -> None:
-        assert self.requests[-1] is request
-        self._tickets[-1] = ticket
-
-    @property
-    def oldest(self) -> tuple[Enqueue, Ticket | None]:
-        return self.requests[0], self._tickets[0]
-
-    def remove_oldest(self) -> Enqueue:
-        self._tickets.popleft()
-        return self.requests.popleft()
-
-    def abandon(self) -> list[Enqueue]:
-        """Give up what is in flight, and return it."""
-        for ticket in self._tickets:
-            if ticket is not None:
-                ticket.abandon()
-        return list(self.requests)

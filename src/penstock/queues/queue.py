@@ -24,6 +24,7 @@ class Queue:
     """The tasks of one queue."""
 
     __slots__ = (
+        "_listed",
         "_order",
         "_stale",
         "attempts",
@@ -59,7 +60,8 @@ class Queue:
         self.out: set[int] = set()
         self.proposed = 0  # tasks on their way into the log: they count for the size policy
         self.is_doomed = False  # whether its deletion is on its way into the log
-        self._order = Order(policy)
+        self._order = Order(policy)  # lists an id once at most
+        self._listed: set[int] = set()  # ids that were delayed when they were listed already
         self._stale = 0  # listed ids that are not to be delivered, or more than that
 
     def __len__(self) -> int:
@@ -107,6 +109,14 @@ class Queue:
         self.tasks.restore(task_id, key, payload)
         self._order.push(key, task_id)
 
+    def delay(self, task_id: int, not_before_ms: int) -> None:
+        """Let a task that is there, and not out, wait for a time."""
+        is_listed = task_id not in self.delayed
+        self.delayed.set(task_id, not_before_ms)
+        if is_listed:
+            self._listed.add(task_id)
+            self._note_stale(1)
+
     def remove(self, task_id: int) -> tuple[int, bytes]:
         """Remove a task wherever it is. Raises ``ReplayConflict`` if it is not there."""
         task = self.tasks.remove(task_id)
@@ -122,11 +132,13 @@ class Queue:
             self.attempts.pop(task_id, None)
         self.delayed.discard(task_id)
         self.expiring.discard(task_id)
+        self._listed.discard(task_id)
         return task
 
     def remove_out(self, ids: Sequence[int]) -> None:
         """Remove tasks that are out, all of them. Raises ``ReplayConflict`` if one is not there."""
-        if self.attempts or len(self.delayed) or len(self.expiring) or not self.out.issuperset(ids):
+        is_bare = not (self.attempts or len(self.delayed) or len(self.expiring) or self._listed)
+        if not is_bare or not self.out.issuperset(ids):
             for task_id in ids:
                 self.remove(task_id)
             return
@@ -142,12 +154,22 @@ class Queue:
         was_out = task_id in self.out
         self.out.discard(task_id)
         self.expiring.rearm(task_id)
-        if not_before_ms is not None:
+        if not_before_ms is not None and was_out:
             self.delayed.set(task_id, not_before_ms)
-            if not was_out:
-                self._note_stale(1)
-        elif was_out:
-            self._order.push(task[0], task_id)
+        elif not_before_ms is not None:
+            self.delay(task_id, not_before_ms)
+        elif was_out or task_id in self.delayed:
+            # On replay it may still wait for a time that was over when it was delivered.
+            self.delayed.discard(task_id)
+            self._list(task[0], task_id)
+
+    def _list(self, key: int, task_id: int) -> None:
+        """List an id that is ready again."""
+        if task_id in self._listed:
+            self._listed.remove(task_id)
+            self._stale = max(0, self._stale - 1)
+        else:
+            self._order.push(key, task_id)
 
     # What the leader decides by itself; nothing of it is stored.
 
@@ -157,7 +179,7 @@ class Queue:
         for task_id in due:
             task = self.tasks.get(task_id)
             assert task is not None, "a removed task is not delayed any more"
-            self._order.push(task[0], task_id)
+            self._list(task[0], task_id)
         return len(due)
 
     def take(self) -> tuple[int, int, bytes] | None:
@@ -184,6 +206,7 @@ class Queue:
                 task_id = run[place]
                 if payload is None or (hidden and self._is_hidden(task_id)):
                     self._stale = max(0, self._stale - 1)
+                    self._listed.discard(task_id)
                     continue
                 size += len(payload)
                 if size > size_max and ids:
@@ -194,8 +217,6 @@ class Queue:
                 ids.append(task_id)
                 keys.append(key)
                 payloads.append(payload)
-            if len(set(ids)) != len(ids):
-                ids, keys, payloads = _without_doubles(ids, keys, payloads)
         self.out.update(ids)
         return ids, keys, payloads
 
@@ -253,17 +274,9 @@ class Queue:
     def _rebuild(self) -> None:
         """List what is ready anew; as rare as half of all tasks being removed out of turn."""
         self._order.clear()
+        self._listed.clear()
         self._stale = 0
         hidden = self.out.union(number for number, _ in self.delayed)
         for task_id, key, _ in self.tasks:
             if task_id not in hidden:
                 self._order.push(key, task_id)
-
-
-def _without_doubles(
-    ids: list[int], keys: list[int], payloads: list[bytes]
-) -> tuple[list[int], list[int], list[bytes]]:
-    """Drop what stands twice: an id may be listed once more than it is there."""
-    rows = {row[0]: row for row in zip(ids, keys, payloads, strict=True)}
-    kept = list(rows.values())
-    return [row[0] for row in kept], [row[1] for row in kept], [row[2] for row in kept]

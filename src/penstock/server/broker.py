@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import InvalidValue
-from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.deltas import encode_adds, encode_delta
 from penstock.formats.taskflux.extensions import encode_extension
 from penstock.model import (
     DEFAULT_QUEUE,
@@ -24,10 +24,11 @@ from penstock.model import (
 )
 from penstock.protocol import version2 as v2
 from penstock.protocol.version2 import Failure
+from penstock.protocol.version2.requests import Singles
 from penstock.queues.queue import Queue
 from penstock.server import operations
 from penstock.server.books import Counters
-from penstock.server.caller import Caller
+from penstock.server.caller import Caller, SinglesCaller
 from penstock.server.deliveries import DELIVERY_COUNT_MAX, DELIVERY_SIZE_MAX, Deliveries
 from penstock.server.replica import Replica
 from penstock.server.settings import Limits
@@ -81,6 +82,17 @@ class Broker(Deliveries):
             self._producing[terms.producer, terms.sequence] = operation
         self.replica.propose(self._encode_adds(queue, keys, payloads, terms), operation)
 
+    def enqueue_singles(self, caller: SinglesCaller, singles: Singles) -> None:
+        """Enqueue one task for each of many requests, which count as one batch here and nowhere else."""
+        queue = self._find(singles.queue)
+        keys, payloads = singles.keys, singles.payloads
+        if queue is None or queue.policy.size_max is not None or self._judge(queue, keys, payloads):
+            for number, key, payload in zip(singles.numbers, keys, payloads, strict=True):
+                self.enqueue(caller, number, v2.Enqueue(singles.queue, (key,), (payload,)))
+            return
+        operation = operations.AddEach(self, queue, singles, caller)
+        self.replica.propose(encode_adds(queue.name, keys, payloads), operation)
+
     def _find_produced(
         self, caller: Caller, number: int, queue: Queue, request: v2.Enqueue
     ) -> int | None:
@@ -89,7 +101,10 @@ class Broker(Deliveries):
         assert producer is not None
         under_way = self._producing.get((producer.id, producer.sequence))
         if under_way is not None:
-            under_way.waiting.append((caller, number))
+            if under_way.queue is queue and under_way.total == len(request.keys):
+                under_way.waiting.append((caller, number))
+            else:
+                self._misused(caller, number, producer)
             return None
         taken = self._state.producers.find(producer.id, producer.sequence)
         if taken is None:
@@ -101,8 +116,7 @@ class Broker(Deliveries):
             caller.answer(number, v2.Failed(Failure.SEQUENCE_FORGOTTEN, text))
             return None
         if taken.queue != queue.number or taken.total != len(request.keys):
-            text = f"sequence {producer.sequence} was used for another request; use a new one"
-            caller.answer(number, v2.Failed(Failure.INVALID, text))
+            self._misused(caller, number, producer)
             return None
         if taken.is_whole:
             caller.answer(number, self._produced(taken.runs))
@@ -115,6 +129,10 @@ class Broker(Deliveries):
         taken = self._state.producers.find(request.producer.id, request.producer.sequence)
         assert taken is not None
         return list(self._produced(taken.runs).runs)
+
+    def _misused(self, caller: Caller, number: int, producer: v2.Producer) -> None:
+        text = f"sequence {producer.sequence} was used for another request; use a new one"
+        caller.answer(number, v2.Failed(Failure.INVALID, text))
 
     def _terms(self, request: v2.Enqueue) -> Terms:
         if request.delay_ms is None and request.ttl_ms is None and request.producer is None:
@@ -244,8 +262,7 @@ class Broker(Deliveries):
             self._missing(caller, number, request.queue)
             return
         now = self._clock()
-        if len(queue.delayed):
-            queue.release(now)
+        self._release(queue, now)
         ids: list[int] = []
         keys: list[int] = []
         payloads: list[bytes] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.protocol.version2 import Answer
@@ -38,3 +39,13 @@ class Caller(Owner):
     @abstractmethod
     def flush(self) -> None:
         """Send what was answered."""
+
+
+class SinglesCaller(Caller):
+    """A caller that may pipeline requests of one task each."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def answer_singles(self, numbers: Sequence[int], first: int) -> None:
+        """Tell each of some requests that its one task was taken; the ids follow each other."""

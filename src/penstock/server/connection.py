@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
     """A caller at the other end of a socket."""
 
     __slots__ = (
+        "_closing_since",
         "_greeting",
         "_is_authorized",
         "_is_reading",
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._greeting = b""
         self._is_authorized = False
         self._is_reading = True
+        self._closing_since: float | None = None  # since when only its last answers keep it open
         self.session: Session1 | Session2 | None = None
         self.accounted = 0  # bytes of ours in the node's total
         now = listener.now()
@@ -88,8 +90,30 @@ class Connection(asyncio.Protocol):
             self.pending_since = self.heard
         self._listener.handle(self, count)
         if self.session.is_broken:
+            self._break_off()
+
+    def look(self) -> None:
+        """Go on with packets that waited until answers had left; end what broke the protocol meanwhile."""
+        session = self.session
+        if session is None or self.is_closing:
+            return
+        if session.has_backlog and not session.is_full:
+            session.go_on()
+            self._listener.handle(self, 0)
+        if session.is_broken:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """End a session that broke the protocol: its tasks go back now, however slowly it reads the rest."""
+        if self.session is not None and not self.is_closing:
             self._listener.meter.protocol_errors += 1
+            self.session.close()
             self.close()
+            self._listener.handle(self, 0)
+
+    def attend(self) -> None:
+        """Ask to be looked at when the answers of this turn have left."""
+        self._listener.attend(self)
 
     def pause_writing(self) -> None:
         self.blocked_since = self._listener.now()
@@ -100,7 +124,6 @@ class Connection(asyncio.Protocol):
         self.blocked_since = None
         if self.session is not None:
             self.session.set_full(False)
-            self.session.go_on()
             self._listener.handle(self, 0)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
@@ -169,16 +192,26 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
+    @property
+    def is_closing(self) -> bool:
+        return self._closing_since is not None
+
     def close(self) -> None:
         """Close when what was answered has left."""
+        if self._closing_since is None:
+            self._closing_since = self._listener.now()
         self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
+        if self._closing_since is None:
+            self._closing_since = self._listener.now()
         self._transport.abort()
 
     def is_overdue(self, now: float, *, idle_seconds: float, stall_seconds: float) -> bool:
         """Return whether the caller has kept us waiting for longer than it may."""
+        if self._closing_since is not None:
+            return now - self._closing_since > stall_seconds
         if self.blocked_since is not None and now - self.blocked_since > stall_seconds:
             return True
         if self.session is None or self.pending_since is not None:

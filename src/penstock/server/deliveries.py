@@ -3,7 +3,7 @@
 A dequeue changes nothing that is stored, so it is answered at once; what ends a lease is logged first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.formats.taskflux.extensions import IDS_MAX, encode_extension
@@ -144,8 +144,7 @@ class Deliveries(Books):
     def _deliver(self, queue: Queue, consumer: Consumer) -> bool:
         """Lease what is ready to a consumer with room; return whether there was anything."""
         now = self._clock()
-        if len(queue.delayed):
-            queue.release(now)
+        self._release(queue, now)
         count_max = min(consumer.room, DELIVERY_COUNT_MAX)
         ids, keys, payloads = self._take(queue, count_max, consumer.size_max, now)
         if not ids:
@@ -163,6 +162,11 @@ class Deliveries(Books):
         delivered = v2.Delivered(token, consumer.lease_ms, ids, keys, attempts, payloads)
         consumer.caller.answer(consumer.number, delivered)
         return True
+
+    def _release(self, queue: Queue, now: int) -> None:
+        """Make tasks ready whose delay is over; whoever waits for them is served with the rest."""
+        if len(queue.delayed) and queue.release(now):
+            self._hungry[queue.number] = queue
 
     def _take(
         self, queue: Queue, count_max: int, size_max: int, now: int
@@ -214,7 +218,7 @@ class Deliveries(Books):
             self.wake(subscription)
 
     def nack(self, caller: Caller, number: int, request: v2.Nack) -> None:
-        if request.key is not None and not self._may_move(request.tokens, request.key):
+        if not self._may_move(caller, request):
             text = f"key {request.key} is outside the range of the task's queue"
             caller.answer(number, v2.Failed(Failure.INVALID, text))
             return
@@ -228,10 +232,12 @@ class Deliveries(Books):
         self._return(ended, not_before_ms, request.key)
         self.replica.propose((), operations.Answered(caller, number, answer))
 
-    def _may_move(self, tokens: Iterable[int], key: int) -> bool:
-        batches = [batch for token in tokens if (batch := self.leases.find(token)) is not None]
+    def _may_move(self, caller: Caller, request: v2.Nack) -> bool:
+        """Return whether the queues of all tasks that the caller holds take the key they are to get."""
+        find, key = self.leases.find, request.key
+        batches = [batch for token in request.tokens if (batch := find(token, caller)) is not None]
         ranges = [batch.queue.policy.keys for batch in batches]
-        return all(keys.hold((key,)) for keys in ranges if keys is not None)
+        return key is None or all(keys.hold((key,)) for keys in ranges if keys is not None)
 
     def extend(self, caller: Caller, number: int, request: v2.Extend) -> None:
         now = self._clock()
@@ -299,6 +305,8 @@ class Deliveries(Books):
 
     def _expire(self, queue: Queue, ids: Sequence[int]) -> None:
         """Drop tasks whose time is over, or put them with the dead."""
+        if queue.is_doomed:
+            return  # behind the entry that deletes it none may speak of it; the tasks go with it
         dead_letter = queue.options.dead_letter
         if dead_letter is not None and self._move(
             queue, ids, self._find(dead_letter), "dead_lettered"

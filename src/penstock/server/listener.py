@@ -11,7 +11,6 @@ from penstock.protocol import version1 as v1
 from penstock.server.connection import Connection
 from penstock.server.node import Node, wall_clock_ms
 from penstock.server.session1 import Session1
-from penstock.server.session2 import Session2
 
 SWEEP_SECONDS: Final = 1.0
 """How often connections are looked at for being overdue."""
@@ -36,6 +35,7 @@ class Listener:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._is_stopping = False
+        self._is_feeding = False  # whether deliveries go on in the next turn of the loop
         node.replica.after_apply.append(self._after_apply)
         self._sweep_handle = loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -44,8 +44,15 @@ class Listener:
 
     def session1(self, connection: Connection) -> Session1:
         settings = self.node.settings
-        cluster = v1.Cluster(addresses=(f"{settings.host}:{settings.port}",), leader=0, node=0)
-        return Session1(self.broker, connection.write, node=cluster, with_id=settings.with_ids)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        cluster = v1.Cluster(addresses=(f"{host}:{settings.port}",), leader=0, node=0)
+        return Session1(
+            self.broker,
+            connection.write,
+            connection.attend,
+            node=cluster,
+            with_id=settings.with_ids,
+        )
 
     # From connections.
 
@@ -69,18 +76,13 @@ class Listener:
         """Do what a connection's bytes have asked for; ``count`` packets became whole."""
         self._go_on(is_alone=count == 1)
         session = connection.session
-        if isinstance(session, Session2) and session.has_backlog:
-            # The rest in another turn of the loop: others wait too.
-            self._loop.call_soon(self._resume, connection)
+        if session is not None and session.has_backlog:
+            self.attend(connection)
         self._account(connection)
 
-    def _resume(self, connection: Connection) -> None:
-        session = connection.session
-        if connection in self.connections and isinstance(session, Session2):
-            session.go_on()
-            self.handle(connection, 0)
-            if session.is_broken:
-                connection.close()
+    def attend(self, connection: Connection) -> None:
+        """Look at a connection in another turn of the loop: others wait too."""
+        self._loop.call_soon(connection.look)
 
     def _go_on(self, *, is_alone: bool) -> None:
         self.broker.serve()
@@ -96,35 +98,45 @@ class Listener:
     def _account(self, connection: Connection) -> None:
         """Note what a connection has in flight, and read from it only while that is within bounds."""
         session = connection.session
-        if session is None:
+        if session is None or connection.is_closing:
             return
         size = session.in_flight_size + session.held_size + session.backlog_size
         self._total += size - connection.accounted
         connection.accounted = size
+        if self._total > self._limits.total_bytes_max and self.node.replica.is_idle:
+            # Nothing under way will free anything: what fills the room are frames that never end.
+            self._refuse_largest()
+            if connection.is_closing:
+                return
         is_over = (
             session.in_flight_size + session.backlog_size > self._limits.connection_bytes_max
             or session.has_backlog
             or connection.blocked_since is not None
+            or self._is_stopping
             or self._total > self._limits.total_bytes_max
         )
-        if is_over and self._total > self._limits.total_bytes_max and self.node.replica.is_idle:
-            # Nothing under way will free anything: what fills the room are frames that never end.
-            self._refuse(connection)
-            return
         connection.set_reading(not is_over)
         if is_over:
             self._paused[connection] = None
         else:
             self._paused.pop(connection, None)
 
-    def _refuse(self, connection: Connection) -> None:
+    def _refuse_largest(self) -> None:
+        """Cut off whoever takes up most of the room; not whoever happened to ask for some."""
+        largest = max(self.connections, key=lambda connection: connection.accounted)
         self.meter.connections_refused += 1
-        connection.abort()
+        self._total -= largest.accounted
+        largest.accounted = 0
+        largest.abort()
 
     # The clock.
 
     def _schedule(self) -> None:
         """Be called when the broker next has something to do."""
+        if self.broker.is_hungry and not self._is_feeding:
+            # Deliveries have left and made room for more: in another turn of the loop, others wait too.
+            self._is_feeding = True
+            self._loop.call_soon(self._feed)
         due = self.broker.next_wakeup_ms()
         if due is None or (self._wake_ms is not None and self._wake_ms <= due):
             return
@@ -133,6 +145,11 @@ class Listener:
         delay = max(WAKE_SECONDS_MIN, (due - wall_clock_ms()) / 1000)
         self._wake_ms = due
         self._wake = self._loop.call_later(delay, self._tick)
+
+    def _feed(self) -> None:
+        self._is_feeding = False
+        if self.node.replica.failure is None:
+            self._go_on(is_alone=False)
 
     def _tick(self) -> None:
         self._wake = self._wake_ms = None
@@ -147,6 +164,8 @@ class Listener:
                 now, idle_seconds=limits.idle_seconds, stall_seconds=limits.stall_seconds
             ):
                 connection.abort()
+        for connection in list(self._paused):
+            self._account(connection)
         self._sweep_handle = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     # The end.

@@ -48,6 +48,8 @@ class Meter:
     """The counters of one node."""
 
     __slots__ = (
+        "_proposed",
+        "_under_way",
         "batch_entries",
         "bytes_received",
         "bytes_sent",
@@ -63,7 +65,11 @@ class Meter:
 
     def __init__(self) -> None:
         self.sync_seconds = Histogram(SYNC_BOUNDS)  # write and sync of one batch
-        self.commit_seconds = Histogram(SYNC_BOUNDS)  # from a request's arrival to its answer
+        self.commit_seconds = Histogram(
+            SYNC_BOUNDS
+        )  # a batch, from its first proposal to its answers
+        self._proposed = 0.0  # when the first proposal came that waits for the disk; 0: none does
+        self._under_way = 0.0  # the same of the batch that the disk has
         self.batch_entries = Histogram(BATCH_BOUNDS)
         self.connections_accepted = 0
         self.connections_refused = 0
@@ -73,6 +79,20 @@ class Meter:
         self.snapshots = 0
         self.snapshot_seconds = 0.0
         self.started = time.time()
+
+    def note_proposed(self) -> None:
+        if not self._proposed:
+            self._proposed = time.perf_counter()
+
+    def note_handed_out(self) -> None:
+        """All that waited is one batch now."""
+        self._under_way, self._proposed = self._proposed, 0.0
+
+    def note_told(self) -> None:
+        """The batch is committed, applied and answered."""
+        if self._under_way:
+            self.commit_seconds.observe(time.perf_counter() - self._under_way)
+            self._under_way = 0.0
 
     @contextmanager
     def syncing(self, entries: int) -> Iterator[None]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.model import Policy, QueueName, QueueOptions, Terms
+from penstock.model import NO_TERMS, Policy, QueueName, QueueOptions, Terms
 from penstock.protocol.version2 import Answer, Enqueued, Ok, Outcome, Purged, Run, Settled
 from penstock.queues.queue import Queue
 from penstock.queues.state import State
 
 if TYPE_CHECKING:
+    from penstock.protocol.version2.requests import Singles
     from penstock.server.books import Books
     from penstock.server.broker import Broker
-    from penstock.server.caller import Caller
+    from penstock.server.caller import Caller, SinglesCaller
 
 OK = Ok()
 SETTLED = Settled()
@@ -48,6 +49,11 @@ class Add:
         self.waiting: list[tuple[Caller, int]] = [] if caller is None else [(caller, number)]
         queue.proposed += len(keys)
 
+    @property
+    def total(self) -> int:
+        """Tasks of the producer's whole request."""
+        return self._terms.total
+
     def apply(self, state: State) -> None:
         count = len(self._keys)
         self.queue.proposed -= count
@@ -63,6 +69,31 @@ class Add:
     def tell(self) -> None:
         for caller, number in self.waiting:
             caller.answer(number, self._answer)
+
+
+class AddEach:
+    """Tasks come into a queue, each by a request of its own."""
+
+    __slots__ = ("_broker", "_caller", "_first", "_queue", "_singles")
+
+    def __init__(
+        self, broker: Books, queue: Queue, singles: Singles, caller: SinglesCaller
+    ) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._singles = singles
+        self._caller = caller
+        self._first = 0
+        queue.proposed += len(singles.keys)
+
+    def apply(self, state: State) -> None:
+        keys = self._singles.keys
+        self._queue.proposed -= len(keys)
+        self._first = state.add(self._queue, keys, self._singles.payloads)
+        self._broker.note_added(self._queue, len(keys), NO_TERMS)
+
+    def tell(self) -> None:
+        self._caller.answer_singles(self._singles.numbers, self._first)
 
 
 class Remove:

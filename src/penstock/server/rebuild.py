@@ -313,7 +313,7 @@ def _restore_task_notes(state: State, note: notes.TaskNotes) -> None:
         if attempts:
             queue.attempts[task_id] = attempts
         if not_before_ms >= 0:
-            queue.delayed.set(task_id, not_before_ms)
+            queue.delay(task_id, not_before_ms)
         if expires_ms >= 0:
             queue.expiring.set(task_id, expires_ms)
 

@@ -61,6 +61,7 @@ class Replica:
         self._on_failure = on_failure
         self._operations: deque[tuple[Index, Operation]] = deque()  # by the index of its last entry
         self._is_busy = False  # whether the disk works for us
+        self._is_advancing = False
         self._chores: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
 
@@ -85,10 +86,21 @@ class Replica:
 
     def propose(self, payloads: Sequence[bytes], operation: Operation) -> None:
         """Take entries for the log, and what to do when they are committed; ``advance`` goes on from there."""
+        if payloads:
+            self.meter.note_proposed()
         self._operations.append((self.group.propose(payloads), operation))
 
     def advance(self, *, is_alone: bool = False) -> None:
         """Do all that can be done now. Call it whenever something was proposed."""
+        if self._is_advancing:
+            return  # the call under way goes on; one inside another would nest without bound
+        self._is_advancing = True
+        try:
+            self._advance(is_alone=is_alone)
+        finally:
+            self._is_advancing = False
+
+    def _advance(self, *, is_alone: bool) -> None:
         while self.failure is None and not self._is_busy:
             ready = self.group.ready()
             if ready is None:
@@ -98,6 +110,7 @@ class Replica:
                 continue
             self._is_busy = ready.must_sync
             if ready.must_sync:
+                self.meter.note_handed_out()
                 self._disk.run(
                     partial(self._persist, ready),
                     partial(self._finish, ready),
@@ -142,6 +155,7 @@ class Replica:
             operation.tell()
         for call in self.after_apply:
             call()
+        self.meter.note_told()
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing is written or answered any more."""
@@ -181,5 +195,7 @@ class Replica:
         """Return the point of a snapshot of the state as it is now: always between two operations."""
         point = self.directory.snapshot.point
         if point is not None and point.index == self.applied:
-            return point  # nothing has happened since, and the log does not hold that entry any more
+            return (
+                point  # nothing has happened since, and the log does not hold that entry any more
+            )
         return SnapshotPoint(index=self.applied, term=self.directory.log.term(self.applied))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from penstock import __version__
-from penstock.errors import PenstockError, Unreachable
+from penstock.errors import LimitReached, PenstockError, Unreachable
 from penstock.server.disk import ThreadDisk
 from penstock.server.exposition import expose
 from penstock.server.listener import Listener
@@ -27,6 +31,9 @@ CHEAP_SNAPSHOT_BYTES: Final = 32 * 2**20
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep another waiting: the disk's thread has an answer in its hands."""
 
+FILES_RESERVED: Final = 128
+"""Open files beyond one for each connection: the log, a snapshot, metrics, what Python itself has open."""
+
 Say = Callable[[str, dict[str, object]], None]
 
 
@@ -34,7 +41,9 @@ def log_line(event: str, fields: dict[str, object]) -> None:
     """Write one line of the node's log: JSON on stderr."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-    print(json.dumps({"time": stamp, "event": event, **fields}), file=sys.stderr, flush=True)  # noqa: T201
+    line = json.dumps({"time": stamp, "event": event, **fields})
+    with contextlib.suppress(OSError):  # A log that nobody reads any more must not end the node.
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def serve(settings: Settings, say: Say = log_line) -> PenstockError | None:
@@ -43,6 +52,9 @@ def serve(settings: Settings, say: Say = log_line) -> PenstockError | None:
     Raises ``PenstockError`` if it cannot start.
     """
     settings.refuse_reachable()
+    _allow_files(settings.limits.connections_max + FILES_RESERVED)
+    # The command line lets a broken pipe end it; here each connection is one, and its end is that of a caller.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         import uvloop
     except ImportError:
@@ -60,7 +72,9 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         if not stopped.done():
             stopped.set_result(cause)
 
+    loop.set_exception_handler(lambda _, context: _note_bug(context, say, stop))
     listening = _bind(settings)
+    settings = replace(settings, port=listening.getsockname()[1])
     disk, snapshot_disk = (
         ThreadDisk(loop.call_soon_threadsafe),
         ThreadDisk(loop.call_soon_threadsafe),
@@ -76,7 +90,10 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
     )
     listener = Listener(node, loop)
-    server = await loop.create_server(listener.accept, sock=listening, backlog=512)
+    try:
+        server = await loop.create_server(listener.accept, sock=listening, backlog=512)
+    except OSError as error:  # somebody else who had bound the address began to listen before us
+        raise _taken(settings, error) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, None)
     metrics = None
@@ -112,11 +129,40 @@ def _bind(settings: Settings) -> socket.socket:
         listening.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         listening.close()
-        raise Unreachable(
-            f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --listen"
-        ) from None
+        raise _taken(settings, error) from None
     listening.setblocking(False)
     return listening
+
+
+def _taken(settings: Settings, error: Exception) -> Unreachable:
+    return Unreachable(
+        f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --listen"
+    )
+
+
+def _allow_files(wanted: int) -> None:
+    """Have as many files open as connections need: without one for its log, a node cannot go on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    if wanted > hard != resource.RLIM_INFINITY:
+        raise LimitReached(
+            f"{wanted} files may have to be open, and the system allows {hard}:"
+            " lower --max-connections, or raise the limit (ulimit -n)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _note_bug(
+    context: dict[str, Any], say: Say, stop: Callable[[PenstockError | None], None]
+) -> None:
+    """Say what escaped into the loop. A connection ends by it; anything else may have left things half done."""
+    error = context.get("exception")
+    text = f"{context.get('message')}: {error!r}"
+    lines = [] if error is None else traceback.format_exception(error)
+    say("bug", {"text": text, "traceback": "".join(lines)})
+    if "transport" not in context and error is not None and not isinstance(error, OSError):
+        stop(PenstockError(f"stopped by a bug, please report it: {error!r}"))
 
 
 def _say_started(node: Node, address: tuple[object, ...], say: Say) -> None:

@@ -7,7 +7,8 @@ socket and a caller in process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final
 
 from penstock import __version__
@@ -16,8 +17,10 @@ from penstock.model import Index
 from penstock.protocol import version2 as v2
 from penstock.protocol.frames import Frame, FrameReader
 from penstock.protocol.version2 import Failure, Kind, decode_request, encode_answer
+from penstock.protocol.version2.answers import encode_single_answers
+from penstock.protocol.version2.requests import SINGLE_SIZE, Singles, take_singles
 from penstock.server.broker import Broker
-from penstock.server.caller import OUT_SIZE_MAX, Caller
+from penstock.server.caller import OUT_SIZE_MAX, SinglesCaller
 from penstock.server.consumers import Consumer
 
 READ_SIZE_MAX: Final = 2**20
@@ -33,7 +36,7 @@ SUBSCRIPTIONS_MAX: Final = 1024
 _KINDS: Final = frozenset(kind for kind in Kind if chr(kind).isupper())
 
 
-class Session2(Caller):
+class Session2(SinglesCaller):
     """One caller of version 2."""
 
     __slots__ = (
@@ -86,6 +89,10 @@ class Session2(Caller):
         """Take requests, but no more than answers may wait: a short request can have a long answer."""
         backlog = self._backlog
         while backlog and self._out_size < OUT_SIZE_MAX and not self._is_full:
+            singles = take_singles(backlog)
+            if singles is not None:
+                self._take_singles(singles)
+                continue
             kind, number, body = backlog.popleft()
             size = len(body)
             self.backlog_size -= size
@@ -100,6 +107,29 @@ class Session2(Caller):
                 self._dispatch(kind, number, body)
             except BadData as error:
                 self._break(str(error))
+
+    def _take_singles(self, singles: Singles) -> None:
+        sizes = [len(payload) + REQUEST_OVERHEAD for payload in singles.payloads]
+        self.backlog_size -= sum(sizes) + len(sizes) * (
+            len(singles.queue) + SINGLE_SIZE - REQUEST_OVERHEAD
+        )
+        if self.is_broken:
+            return
+        taken = self._in_flight.keys()
+        if not taken.isdisjoint(singles.numbers) or not self._subscriptions.keys().isdisjoint(
+            singles.numbers
+        ):
+            self._break("a request id is in use")
+            return
+        self._in_flight.update(zip(singles.numbers, sizes, strict=True))
+        self.in_flight_size += sum(sizes)
+        self._broker.enqueue_singles(self, singles)
+
+    def answer_singles(self, numbers: Sequence[int], first: int) -> None:
+        """Answer requests that enqueued one task each."""
+        self.in_flight_size -= sum(map(self._in_flight.pop, numbers, repeat(0)))
+        if not self.is_gone:
+            self._send(encode_single_answers(numbers, first))
 
     @property
     def has_backlog(self) -> bool:

@@ -43,13 +43,16 @@ class Snapshots:
         self._call_later = call_later
         self._say = say
         self._walk: SnapshotWalk | None = None
+        # Whether a finished one waits for its place: until it has that, the log is as long as before, and the
+        # next would write into the same file.
+        self._is_installing = False
         self._started = 0.0
         self._too_large_at = 0  # the log's size when the state last proved too large
         node.replica.after_apply.append(self.consider)
 
     @property
     def is_under_way(self) -> bool:
-        return self._walk is not None
+        return self._walk is not None or self._is_installing
 
     def state_size(self) -> int:
         """Return about how many bytes a snapshot would have."""
@@ -61,7 +64,7 @@ class Snapshots:
 
         The second condition keeps the work of snapshots in proportion to the work that is logged.
         """
-        if self._walk is not None or self._node.replica.failure is not None:
+        if self.is_under_way or self._node.replica.failure is not None:
             return
         size = self._node.directory.log.size
         if size - self._too_large_at < self._node.settings.snapshot_bytes:
@@ -135,12 +138,14 @@ class Snapshots:
         if self._gave_up(error):
             return
         self._end()
+        self._is_installing = True
         directory, writer = self._node.directory, self._writer
         self._node.replica.run_chore(
             lambda: directory.install_snapshot(point, writer), lambda: self._note(point)
         )
 
     def _note(self, point: SnapshotPoint) -> None:
+        self._is_installing = False
         seconds = time.perf_counter() - self._started
         self._too_large_at = 0
         self._node.meter.snapshots += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from struct import Struct, pack
 from typing import Final, assert_never
 
@@ -36,6 +38,7 @@ from penstock.protocol.version2.messages import (
     Kind,
     NodeInfo,
     Ok,
+    Outcome,
     Peeked,
     Purged,
     QueueStat,
@@ -270,4 +273,24 @@ def _node(reader: Reader) -> NodeInfo:
         payload_size_max=numbers[7],
         version=version,
         addresses=addresses,
+    )
+
+
+_SINGLE: Final = Struct(">IBIIBIQ")
+
+
+def encode_single_answers(numbers: Sequence[int], first: int) -> bytes:
+    """Return the frames that tell each of some requests that its one task got the next id from ``first`` on."""
+    count = len(numbers)
+    return b"".join(
+        map(
+            _SINGLE.pack,
+            repeat(_SINGLE.size - 4, count),
+            repeat(Kind.ENQUEUED),
+            numbers,
+            repeat(1),
+            repeat(Outcome.ACCEPTED),
+            repeat(1),
+            range(first, first + count),
+        )
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from struct import Struct, pack
 from struct import error as struct_error
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from penstock.binary import (
     INT64,
@@ -15,9 +16,9 @@ from penstock.binary import (
     encode_nullable,
     encode_queue_name,
 )
-from penstock.errors import CorruptData, InvalidValue
+from penstock.errors import CorruptData, InvalidQueueName, InvalidValue
 from penstock.model import QueueName
-from penstock.protocol.frames import encode_frame
+from penstock.protocol.frames import Frame, encode_frame
 from penstock.protocol.version2.fields import (
     decode_column,
     decode_count,
@@ -252,3 +253,68 @@ def _decode_create(reader: Reader) -> Create:
     return Create(
         queue, policy, lease_ms, attempts_max or None, reader.nullable(lambda: _queue_name(reader))
     )
+
+
+# --- many small requests -------------------------------------------------------------------------
+
+SINGLES_MAX: Final = 4096
+"""Requests taken as one run."""
+
+_SINGLE: Final = Struct(">qI")
+_ONE: Final = UINT32.pack(1)
+
+
+SINGLE_SIZE: Final = 2 + len(_ONE) + _SINGLE.size
+"""Bytes of such a request's body beyond its queue's name and its payload."""
+
+
+class Singles(NamedTuple):
+    """Consecutive requests of one caller that enqueue one task each, to one queue, on no terms."""
+
+    queue: QueueName
+    numbers: list[int]
+    keys: list[int]
+    payloads: list[bytes]
+
+
+def take_singles(frames: deque[Frame]) -> Singles | None:
+    """Take a run of plain single enqueues off the front, or return ``None`` if there is none of at least two.
+
+    What a caller pipelines task by task is so decoded at the price of a batch. Anything unusual is left in
+    place for ``decode_request``, which judges it.
+    """
+    if len(frames) < 2 or frames[0][0] != Kind.ENQUEUE or frames[1][0] != Kind.ENQUEUE:
+        return None
+    body = frames[0][2]
+    name_end = 1 + (body[0] if body else 0)
+    head = body[:name_end] + b"\x00" + _ONE  # the name, no flags, one task
+    start = len(head)
+    numbers: list[int] = []
+    keys: list[int] = []
+    payloads: list[bytes] = []
+    while frames and len(numbers) < SINGLES_MAX:
+        kind, number, body = frames[0]
+        if kind != Kind.ENQUEUE or not body.startswith(head) or len(body) < start + _SINGLE.size:
+            break
+        key, size = _SINGLE.unpack_from(body, start)
+        if start + _SINGLE.size + size != len(body):
+            break
+        numbers.append(number)
+        keys.append(key)
+        payloads.append(body[start + _SINGLE.size :])
+        frames.popleft()
+    if not numbers:
+        return None
+    try:
+        queue = decode_queue_name(head[1:name_end])
+    except InvalidQueueName:
+        queue = None
+    if queue is None or len(set(numbers)) != len(numbers):
+        frames.extendleft(
+            (Kind.ENQUEUE, number, head + _SINGLE.pack(key, len(payload)) + payload)
+            for number, key, payload in zip(
+                reversed(numbers), reversed(keys), reversed(payloads), strict=True
+            )
+        )
+        return None
+    return Singles(queue, numbers, keys, payloads)

@@ -1,0 +1,1 @@
+"""The systems ``bench/node`` measures side by side: one module each, all spoken to over raw sockets."""

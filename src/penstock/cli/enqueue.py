@@ -1,0 +1,237 @@
+"""``penstock enqueue``: tasks from the shell into a queue."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock.cli.connection import NODE, NodeOption, connected
+from penstock.cli.output import PATIENCE_S, Exit, emit, say
+from penstock.cli.task_input import (
+    STDIN,
+    Feed,
+    NewTask,
+    Reading,
+    Shape,
+    of_arguments,
+    refuse_missing,
+)
+from penstock.errors import ConnectionFailed, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+
+_SHOWN_EVERY = 1000  # tasks between two looks at the clock
+
+
+def enqueue(
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]",
+            help="The queue; '' is the default queue; with --json none: as rows say.",
+        ),
+    ] = None,
+    payloads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PAYLOAD]...", help="A task each; '-' alone: all of stdin is one."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="FILE...", readable=False, help="A task a file, as it is."),
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="A task a line, of stdin or of the files.")
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="A task a JSON line, as dequeue, peek and tasks print them; the same way.",
+        ),
+    ] = False,
+    key: Annotated[
+        int | None, typer.Option("--key", metavar="N", help="Smaller comes out first; 0 if none.")
+    ] = None,
+    delay: Annotated[
+        float | None, typer.Option("--delay", metavar="SECONDS", help="Not delivered before.")
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", metavar="SECONDS", help="Expires after.")
+    ] = None,
+    producer: Annotated[
+        str | None,
+        typer.Option("--producer", metavar="NAME", help="Whose retries count once; one at a time."),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print a line for each task.")] = False,
+    node: NodeOption = NODE,
+) -> None:
+    """Put tasks in a queue; each is durable once it is counted.
+
+    \b
+    Examples:
+      penstock enqueue orders "write the invoice" "send the invoice"
+      penstock enqueue orders --key -1 --delay 0.5 "answer the phone"
+      penstock enqueue orders --file invoice.txt letter.txt
+      seq 1000 | penstock enqueue orders --lines
+      gzip --stdout letter.txt | penstock enqueue orders -
+      penstock tasks old | penstock enqueue --json
+    """
+    feed, reading = _feed(queue, payloads or [], file or [], lines=lines, rows=json, key=key)
+    tally = Tally(with_ids=ids)
+    try:
+        with connected(node, producer=producer) as client:
+            _send(client, feed, tally, delay=delay, ttl=ttl)
+    finally:
+        tally.report(() if queue is None else (queue,))
+    if reading is not None and reading.left_out:
+        say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
+    if feed.problem is not None:
+        say(f"{feed.problem}; the {tally.count} tasks before it were taken")
+        raise typer.Exit(Exit.DAMAGE)
+
+
+def _feed(
+    queue: str | None,
+    payloads: Sequence[str],
+    files: Sequence[Path],
+    *,
+    lines: bool,
+    rows: bool,
+    key: int | None,
+) -> tuple[Feed, Reading | None]:
+    """Return the tasks that the arguments ask for. Raises ``typer.BadParameter`` and ``PathMissing``."""
+    if lines and rows:
+        raise typer.BadParameter("--lines and --json exclude each other")
+    shape = Shape.LINES if lines else Shape.ROWS if rows else Shape.WHOLE
+    if files:
+        paths = [*files, *map(Path, payloads)]  # so that `--file *.txt` means what it says
+    elif shape is Shape.WHOLE and list(payloads) != ["-"]:
+        if not payloads:
+            raise typer.BadParameter(
+                "nothing to enqueue: give payloads after QUEUE, or '-', --file, --lines or --json"
+            )
+        return Feed(of_arguments(payloads, queue=queue, key=key), lambda: False), None
+    elif shape is not Shape.WHOLE and payloads:
+        raise typer.BadParameter("--lines and --json read stdin, or the files after --file")
+    else:
+        paths = [STDIN]
+    refuse_missing(paths)
+    reading = Reading(paths, shape, queue=queue, key=key)
+    return Feed(reading, reading.is_waiting), reading
+
+
+def _send(
+    client: Client, feed: Feed, tally: Tally, *, delay: float | None, ttl: float | None
+) -> None:
+    """Send everything there is. Raises ``PenstockError``, after saying what was taken."""
+    with Count() as shown:
+        while (queue := feed.next_queue()) is not None:
+            first, second = tee(shown.each(feed.chunk()))  # in step, so nothing piles up between
+            keys, payloads = (task.key for task in first), (task.payload for task in second)
+            try:
+                ids = client.enqueue_many(queue, payloads, keys=keys, delay=delay, ttl=ttl)
+            except PenstockError as error:
+                tally.add(queue, getattr(error, "ids", ()))
+                shown.stop()
+                say(tally.words(is_broken=isinstance(error, ConnectionFailed)))
+                raise
+            tally.add(queue, ids)
+
+
+class Tally:
+    """What was taken, queue by queue."""
+
+    def __init__(self, *, with_ids: bool) -> None:
+        self._with_ids = with_ids
+        self._taken: dict[str, tuple[int, int, int]] = {}  # count, first id, last id
+        self._answered = 0
+        self._first_refused: int | None = None  # by its number in the input, from 1
+        self.count = 0
+
+    def add(self, queue: str, ids: Sequence[int | None]) -> None:
+        """Count tasks that were answered for; ``None`` stands for one that was refused."""
+        for task_id in ids:
+            self._answered += 1
+            if self._with_ids:
+                emit({"queue": queue, "id": task_id})
+            if task_id is None:
+                self._first_refused = self._first_refused or self._answered
+                continue
+            count, first, _ = self._taken.get(queue, (0, task_id, task_id))
+            self._taken[queue] = (count + 1, first, task_id)
+            self.count += 1
+
+    def words(self, *, is_broken: bool) -> str:
+        taken = f"{self.count} tasks were taken"
+        if is_broken:
+            return f"{taken}; what became of those behind them is unknown"
+        number = self._first_refused or self._answered + 1
+        return f"{taken}; number {number} of the input is the first that was not"
+
+    def report(self, queues: Sequence[str]) -> None:
+        """Print a row for each queue, for those named even if nothing was taken."""
+        if self._with_ids:
+            return
+        for queue in dict.fromkeys([*queues, *self._taken]):
+            count, first, last = self._taken.get(queue, (0, None, None))
+            emit({"queue": queue, "count": count, "first_id": first, "last_id": last})
+
+
+class Count:
+    """Shows how many tasks were sent, once that has lasted and somebody can see it."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._progress: Progress | None = None
+        self._is_seen = sys.stderr.isatty()
+        self._count = 0
+
+    def __enter__(self) -> Count:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def each(self, tasks: Iterator[NewTask]) -> Iterator[NewTask]:
+        """Yield the tasks and count them."""
+        if not self._is_seen:
+            yield from tasks
+            return
+        for task in tasks:
+            self._count += 1
+            if self._count % _SHOWN_EVERY == 0:
+                self._show()
+            yield task
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _show(self) -> None:
+        lasted = time.monotonic() - self._start
+        if lasted < PATIENCE_S:
+            return
+        if self._progress is None:
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.completed:,.0f} tasks, {task.fields[rate]:,.0f} a second"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._progress.add_task("", total=None, rate=0.0)
+            self._progress.start()
+        self._progress.update(
+            self._progress.task_ids[0], completed=self._count, rate=self._count / lasted
+        )
