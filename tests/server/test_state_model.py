@@ -264,6 +264,10 @@ class Life:
         delay = self.random.choice([None, None, 0, 1200])
         key = self.random.choice([None, None, None, 0, 3, 99])
         found = [f for token in held if (f := self.model.find(token)) is not None]
+        if key is not None:
+            # New ids in several queues at once: which is first is the node's to decide.
+            found = [one for one in found if one[0] is found[0][0]]
+            held = [task.token for _, task in found if task.token is not None]
         answer = self.ask(caller, v2.Nack(held + lost, delay, key))
         ranges = [queue.policy.keys for queue, _ in found if queue.policy.keys is not None]
         if key is not None and any(not r.lowest <= key <= r.highest for r in ranges):

@@ -6,7 +6,6 @@ Nothing sleeps: the node says on stderr what happens to it, and a thread here li
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -133,6 +132,10 @@ class NodeProcess:
                 return int(line.split()[1]) * 1024
         raise AssertionError(f"no {field}")
 
+    def forget_peak(self) -> None:
+        """Let ``VmHWM`` begin anew."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
     def file_count(self) -> int:
         """Return how many descriptors it has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
@@ -163,9 +166,14 @@ class NodeProcess:
         self.kill()
 
 
-def start(data: Path, *flags: str | int, before: str = "") -> NodeProcess:
+def start(
+    data: Path,
+    *flags: str | int,
+    before: str = "",
+    prepare: Callable[[], None] | None = None,
+) -> NodeProcess:
     """Start a node and wait until it listens."""
-    node = NodeProcess(data, *flags, before=before)
+    node = NodeProcess(data, *flags, before=before, prepare=prepare)
     try:
         return node.wait_listening()
     except BaseException:
@@ -191,7 +199,3 @@ def descriptor_limit(count: int, *, hard: int | None = None) -> Callable[[], Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, count if hard is None else hard))
 
     return prepare
-
-
-def environment(**values: str) -> dict[str, str]:
-    return {**os.environ, **values}

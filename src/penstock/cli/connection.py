@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.errors import (
-    ConnectionFailed,
     InvalidValue,
     KeyOutOfRange,
     LeaseLost,
@@ -17,7 +18,6 @@ from penstock.errors import (
     QueueExists,
     QueueMissing,
     RequestRefused,
-    Unreachable,
 )
 from penstock.tools.rows import encode_payload
 
@@ -40,7 +40,7 @@ NodeOption = Annotated[
 ]
 QueueArgument = Annotated[
     str,
-    typer.Argument(metavar="[QUEUE]", help="The queue; '' or none is the default queue."),
+    typer.Argument(metavar="QUEUE", help="The queue; '' or none is the default queue."),
 ]
 NameArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The queue; '' is the default queue.")
@@ -62,11 +62,13 @@ def connected(
 ) -> Iterator[Client]:
     """Give a client of the node while the block runs.
 
-    Raises ``typer.BadParameter`` for arguments that mean nothing, ``RequestRefused`` and
-    ``ConnectionFailed`` in words for people at a shell.
+    Raises ``typer.BadParameter`` for arguments that mean nothing, ``RequestRefused`` in words for people
+    at a shell, and ``ConnectionFailed``.
     """
     from penstock.client.blocking import connect
 
+    # A node that goes away breaks a pipe too, and must not end the command: the client tries again.
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         with connect(node, producer=producer, retry=retry) as client:
             yield client
@@ -74,10 +76,13 @@ def connected(
         raise typer.BadParameter(str(error)) from None
     except RequestRefused as error:
         raise type(error)(_for_the_shell(error)) from None
-    except Unreachable as error:
-        raise Unreachable(f"{node}: {error}; is it running? penstock serve --data DIR") from None
-    except ConnectionFailed as error:
-        raise type(error)(f"{node}: {error}") from None
+    except (
+        BrokenPipeError
+    ):  # whoever read stdout has gone; the client's own are ``ConnectionFailed``
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def task_row(queue: str, task_id: int, key: int, payload: bytes, **attempts: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
@@ -36,13 +36,13 @@ def enqueue(
     queue: Annotated[
         str | None,
         typer.Argument(
-            metavar="[QUEUE]",
+            metavar="QUEUE",
             help="The queue; '' is the default queue; with --json none: as rows say.",
         ),
     ] = None,
     payloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PAYLOAD]...", help="A task each; '-' alone: all of stdin is one."),
+        typer.Argument(metavar="PAYLOAD", help="A task each; '-' alone: all of stdin is one."),
     ] = None,
     file: Annotated[
         list[Path] | None,
@@ -91,7 +91,9 @@ def enqueue(
         with connected(node, producer=producer) as client:
             _send(client, feed, tally, delay=delay, ttl=ttl)
     finally:
-        tally.report(() if queue is None else (queue,))
+        tally.report()
+    if not tally.count and not ids:
+        emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
     if reading is not None and reading.left_out:
         say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
     if feed.problem is not None:
@@ -177,12 +179,9 @@ class Tally:
         number = self._first_refused or self._answered + 1
         return f"{taken}; number {number} of the input is the first that was not"
 
-    def report(self, queues: Sequence[str]) -> None:
-        """Print a row for each queue, for those named even if nothing was taken."""
-        if self._with_ids:
-            return
-        for queue in dict.fromkeys([*queues, *self._taken]):
-            count, first, last = self._taken.get(queue, (0, None, None))
+    def report(self) -> None:
+        """Print a row for each queue that took something."""
+        for queue, (count, first, last) in () if self._with_ids else self._taken.items():
             emit({"queue": queue, "count": count, "first_id": first, "last_id": last})
 
 
@@ -195,7 +194,7 @@ class Count:
         self._is_seen = sys.stderr.isatty()
         self._count = 0
 
-    def __enter__(self) -> Count:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,12 +6,13 @@ import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import penstock
-from penstock.cli import files, serve
+from penstock.cli import dequeue, enqueue, files, node, queues, serve
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
 
@@ -24,18 +25,37 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (
-    serve.serve,
-    files.inspect,
-    files.dump,
-    files.tasks,
-    files.verify,
-    files.repair,
-    files.convert,
-):
+queue_app = typer.Typer(
+    name="queue", help="Create, list, look at, purge and delete queues.", no_args_is_help=True
+)
+
+
+def _register(group: typer.Typer, command: Callable[..., None], name: str) -> None:
     summary, _, examples = (command.__doc__ or "").partition("\b\n")
     # Click reflows text that is not set off; the examples stand last, as they are typed.
-    app.command(help=inspect.cleandoc(summary), epilog="\b\n" + inspect.cleandoc(examples))(command)
+    group.command(name, help=inspect.cleandoc(summary), epilog="\b\n" + inspect.cleandoc(examples))(
+        command
+    )
+
+
+_register(app, serve.serve, "serve")
+_register(app, enqueue.enqueue, "enqueue")
+_register(app, dequeue.dequeue, "dequeue")
+_register(app, dequeue.peek, "peek")
+_register(app, node.stat, "stat")
+_register(app, node.node, "node")
+app.add_typer(queue_app)
+_register(queue_app, queues.create, "create")
+_register(queue_app, queues.list_, "list")
+_register(queue_app, queues.stat, "stat")
+_register(queue_app, queues.purge, "purge")
+_register(queue_app, queues.delete, "delete")
+_register(app, files.inspect, "inspect")
+_register(app, files.dump, "dump")
+_register(app, files.tasks, "tasks")
+_register(app, files.verify, "verify")
+_register(app, files.repair, "repair")
+_register(app, files.convert, "convert")
 
 
 def _show_version(wanted: bool) -> None:

@@ -141,24 +141,24 @@ class Reading:
         return NewTask(self._queue or "", self._key or 0, payload)
 
     def _of_row(self, line: bytes) -> NewTask | None:
-        """Return the task of a row, ``None`` for what a node keeps for itself. Raises ``ValueError``."""
+        """Return the task of a row, ``None`` for what a node keeps for itself. Raises ``InvalidValue`` and ``ValueError``."""
         try:
             row: Any = json.loads(line)
         except RecursionError:
-            raise ValueError("JSON that is nested too deep") from None
+            raise InvalidValue("JSON that is nested too deep") from None
         if not isinstance(row, dict) or not isinstance(row.get("payload"), str):
-            raise ValueError('a task is a JSON object with its bytes as base64 in "payload"')
+            raise InvalidValue('a task is a JSON object with its bytes as base64 in "payload"')
         queue, key = row.get("queue", ""), row.get("key", 0)
         if not isinstance(queue, str) or type(key) is not int:
-            raise ValueError('"queue" is a string and "key" a whole number')
+            raise InvalidValue('"queue" is a string and "key" a whole number')
         if queue.startswith(RESERVED_PREFIX):
             self.left_out += 1
             return None
         if not INT64_MIN <= key <= INT64_MAX:
-            raise ValueError(f"key {key} is beyond 64 bits")
+            raise InvalidValue(f"key {key} is beyond 64 bits")
         payload = b64decode(row["payload"], validate=True)
         if len(payload) > PAYLOAD_SIZE_MAX:
-            raise ValueError(_too_large("payload"))
+            raise InvalidValue(_too_large("payload"))
         queue = QueueName(queue) if self._queue is None else self._queue
         return NewTask(queue, key if self._key is None else self._key, payload)
 

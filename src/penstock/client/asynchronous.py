@@ -135,6 +135,7 @@ class AsyncClient:
             retry=checked_seconds(retry, "retry", positive=False),
             producer=producer_id(producer),
             has_alternatives=has_alternatives,
+            take_sequence=self._sequences.take,
             release_sequence=self._release_sequence,
             clock=time.monotonic,
             chance=random.random,

@@ -113,6 +113,7 @@ class Client:
             retry=checked_seconds(retry, "retry", positive=False),
             producer=producer_id(producer),
             has_alternatives=has_alternatives,
+            take_sequence=self._try_sequence,
             release_sequence=self._release_sequence,
             clock=time.monotonic,
             chance=random.random,
@@ -368,6 +369,10 @@ class Client:
         link = Link(transport)
         link.open(self._timeout)
         return link
+
+    def _try_sequence(self) -> int | None:
+        with self._sequence_free:
+            return self._sequences.take()
 
     def _take_sequence(self) -> int:
         with self._sequence_free:

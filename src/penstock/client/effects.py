@@ -1,15 +1,14 @@
 """What an operation asks its face to do.
 
 An operation (``operations``) is a generator: it yields one of these, and is sent the result or thrown
-the exception. So retries, batching and settling are written once; the blocking face carries the
+the exception. They are tuples because two of them are made for every request. So retries, batching and settling are written once; the blocking face carries the
 effects out by waiting, the asyncio face by awaiting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.protocol.version2 import Request
 
@@ -27,8 +26,7 @@ class Ticket(Protocol):
         """Wait for the answer no longer. Harmless when it was collected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Send a request and wait for its answer; the result is an ``Exchange``.
 
     Thrown: ``Unreachable`` if it was not sent at all, ``ConnectionLost`` if the outcome is unknown.
@@ -39,8 +37,7 @@ class Ask:
     connection: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send a request; the result is its ``Ticket``. Thrown: as by ``Ask``.
 
     With ``connection``, only that connection will do: if it has ended, the result is ``None``.
@@ -50,32 +47,27 @@ class Send:
     connection: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(NamedTuple):
     """Wait for the answer to a request that was sent; the result is an ``Exchange``."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Let some seconds pass."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSequence:
+class TakeSequence(NamedTuple):
     """Wait until the producer may make another request; the result is its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveConnection:
+class LeaveConnection(NamedTuple):
     """End the connection, because another node is to be asked; there is no result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """An answer, and by which connection and when (monotonic) it came."""
 
     answer: Any  # one of ``Answer``; operations take it apart by ``expect``

@@ -7,8 +7,8 @@ no waiting; time and chance come in as callables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.client.batches import Batch, cut
 from penstock.client.effects import (
@@ -34,6 +34,8 @@ from penstock.client.requests import is_as_asked, read_request
 from penstock.client.retries import Backoff, repeated
 from penstock.client.values import (
     Delivery,
+    checked_key,
+    checked_payload,
     checked_queue,
     deliveries,
     optional_ms,
@@ -77,8 +79,7 @@ from penstock.protocol.version2 import (
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     """The end of a request: its exchange, and whether it had been sent before without an answer."""
 
     exchange: Exchange
@@ -94,6 +95,7 @@ class Operations:
         retry: float,
         producer: bytes,
         has_alternatives: bool,
+        take_sequence: Callable[[], int | None],
         release_sequence: Callable[[int], None],
         clock: Callable[[], float],
         chance: Callable[[], float],
@@ -103,6 +105,7 @@ class Operations:
         self._has_alternatives = (
             has_alternatives  # other nodes can be asked if this one cannot help
         )
+        self._take_sequence = take_sequence  # None: not now, the effect waits for one
         self._release_sequence = release_sequence
         self._clock = clock
         self._chance = chance
@@ -240,8 +243,8 @@ class Operations:
     def enqueue(
         self, queue: str, payload: bytes, *, key: int, delay: float | None, ttl: float | None
     ) -> Operation[int]:
-        batch = next(cut((payload,), key=key, keys=None))
         template = _enqueue_request(queue, delay=delay, ttl=ttl)
+        batch = [checked_key(key)], [checked_payload(payload)]
         request = yield from self._numbered(template, batch)
         try:
             answer = yield from self.ask(request, Enqueued)
@@ -255,11 +258,11 @@ class Operations:
         return task_id
 
     def _numbered(self, template: Enqueue, batch: Batch) -> Operation[Enqueue]:
-        sequence: int = yield TakeSequence()
-        keys, payloads = batch
-        return replace(
-            template, keys=keys, payloads=payloads, producer=Producer(self._producer, sequence)
-        )
+        sequence = self._take_sequence()
+        if sequence is None:
+            sequence = yield TakeSequence()
+        producer = Producer(self._producer, sequence)
+        return Enqueue(template.queue, *batch, template.delay_ms, template.ttl_ms, producer)
 
     def _release(self, request: Enqueue) -> None:
         assert request.producer is not None

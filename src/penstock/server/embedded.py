@@ -20,6 +20,7 @@ from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots
 
+_SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
 _WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often
 
 
@@ -90,8 +91,9 @@ class EmbeddedNode:
         node.broker.tick()
         node.broker.serve()
         node.replica.advance()
-        while self._slices:
-            self._slices.pop()()
+        for _ in range(_SLICES_PER_CALL):
+            if self._slices:
+                self._slices.pop()()
         node.broker.flush()
         while node.broker.is_hungry:  # what was handed over makes room for more
             node.broker.serve()

@@ -11,7 +11,6 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -135,13 +134,18 @@ class Poison:
         self._what = what
         self._cause: OSError | None = None
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> Poison:
         """Wrap everything that changes the disk. Raises ``StorageFailed`` now and ever after."""
-        self.check()
-        try:
-            yield
-        except OSError as error:
+        return self
+
+    def __enter__(self) -> None:
+        if self._cause is not None:
+            self.check()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, OSError):
             self._cause = error
             raise StorageFailed(self._words(error)) from error
 

@@ -130,17 +130,27 @@ class SyncPointFile:
 
     def advance(self, *, synced: int, committed: int) -> None:
         """Note what a sync that has returned made durable."""
-        self._write(replace(self.point, synced=Index(synced), committed=Index(committed)))
+        point = self.point
+        self._write(
+            SyncPoint(
+                sequence=point.sequence + 1,
+                synced=Index(synced),
+                committed=Index(committed),
+                snapshot=point.snapshot,
+                pending=point.pending,
+            )
+        )
 
     def note_snapshot(self, snapshot: SnapshotPoint | None, pending: SnapshotPoint | None) -> None:
         """Note, durably, which snapshot is in place and which is about to be."""
         for _ in range(2):
-            self._write(replace(self.point, snapshot=snapshot, pending=pending))
+            sequence = self.point.sequence + 1
+            self._write(replace(self.point, sequence=sequence, snapshot=snapshot, pending=pending))
         self._file.sync()
 
     def _write(self, point: SyncPoint) -> None:
-        self.point = replace(point, sequence=self.point.sequence + 1)
-        offset, slot = encode_sync_point(self.point)
+        self.point = point
+        offset, slot = encode_sync_point(point)
         self._file.write(offset, [slot])
 
     def retreat(self, *, synced: int) -> None:
