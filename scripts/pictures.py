@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import demo
+import demo_files
 from rich.console import Console
 from rich.text import Text
 
@@ -22,8 +22,8 @@ def main() -> None:
     console = Console(record=True, width=110, file=io.StringIO())
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        demo.write_generation(root / "node", Generation.TWO)
-        demo.flip_one_bit(root / "node" / "consensus" / "log.raft")
+        demo_files.write_generation(root / "node", Generation.TWO)
+        demo_files.flip_one_bit(root / "node" / "consensus" / "log.raft")
         for arguments in (
             ["tasks", "node", "--at", "2"],
             ["verify", "node"],

@@ -212,15 +212,15 @@ def throw_garbage(node: NodeProcess, random: Random) -> None:
     )
     match random.randrange(4):
         case 0:
-            body = random.randbytes(random.randrange(1, 3000))
+            body = bytearray(random.randbytes(random.randrange(1, 3000)))
         case 1:
             body = bytearray(valid)
             for _ in range(random.randrange(1, 4)):
                 body[random.randrange(len(body))] = random.randrange(256)
         case 2:
-            body = valid[: random.randrange(len(valid))]
+            body = bytearray(valid[: random.randrange(len(valid))])
         case _:
-            body = valid + random.randbytes(20)
+            body = bytearray(valid + random.randbytes(20))
     with node.wire() as wire, suppress(ConnectionError):
         wire.send(greeting + bytes(body))
         match random.randrange(3):
@@ -244,27 +244,23 @@ VALID1 = [
     b"CQ\x04junk" + pack(">iii", 1, -1, -1) + b"\x00",
     b"CR\x04junk",
 ]
-VALID2 = [
-    v2.encode_request(request, number)
-    for number, request in enumerate(
-        [
-            v2.Enqueue(QueueName(""), (1, 2), (b"a", b"b")),
-            v2.Enqueue(QueueName(""), (1,), (b"a",), 10, 1000, v2.Producer(bytes(16), 1)),
-            v2.Dequeue(QueueName(""), 10, 0, 5),
-            v2.Ack((1, 2, 3)),
-            v2.Nack((1, 2), 5, 6),
-            v2.Extend((1,), 5),
-            v2.Subscribe(QueueName(""), 3),
-            v2.Unsubscribe(6),
-            v2.Peek(QueueName(""), 5),
-            v2.Purge(QueueName("")),
-            v2.Stat(),
-            v2.Read(0, 100, 5),
-            v2.Node(),
-            v2.Ping(),
-        ]
-    )
+REQUESTS: list[v2.Request] = [
+    v2.Enqueue(QueueName(""), (1, 2), (b"a", b"b")),
+    v2.Enqueue(QueueName(""), (1,), (b"a",), 10, 1000, v2.Producer(bytes(16), 1)),
+    v2.Dequeue(QueueName(""), 10, 0, 5),
+    v2.Ack((1, 2, 3)),
+    v2.Nack((1, 2), 5, 6),
+    v2.Extend((1,), 5),
+    v2.Subscribe(QueueName(""), 3),
+    v2.Unsubscribe(6),
+    v2.Peek(QueueName(""), 5),
+    v2.Purge(QueueName("")),
+    v2.Stat(),
+    v2.Read(0, 100, 5),
+    v2.Node(),
+    v2.Ping(),
 ]
+VALID2 = [v2.encode_request(request, number) for number, request in enumerate(REQUESTS)]
 
 
 # --- slow and silent -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class NodeProcess:
     def __init__(
         self,
         data: Path,
-        *flags: str | int,
+        *flags: str | float,
         listen: str = "127.0.0.1:0",
         before: str = "",
         prepare: Callable[[], None] | None = None,
@@ -168,7 +168,7 @@ class NodeProcess:
 
 def start(
     data: Path,
-    *flags: str | int,
+    *flags: str | float,
     before: str = "",
     prepare: Callable[[], None] | None = None,
 ) -> NodeProcess:

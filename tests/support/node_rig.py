@@ -94,6 +94,7 @@ class Rig:
     limits: Limits = field(default_factory=Limits)
     told: list[Told] = field(default_factory=list)
     walk: tuple[SnapshotPoint, SnapshotWalk, list[bytes]] | None = None
+    is_installing: bool = False  # whether a finished snapshot waits for its place
     failures: list[PenstockError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -186,6 +187,7 @@ class Rig:
     def restart(self) -> None:
         """Close the directory as a killed process leaves it, and open it again."""
         self.end_walk()
+        self.is_installing = False
         if self.later is not None:
             self.later.waiting.clear()
         self.told.clear()
@@ -215,11 +217,15 @@ class Rig:
             for piece in pieces:
                 writer.write(piece)
             writer.finish(done.value)
+            self.is_installing = True
             self.replica.run_chore(
-                lambda: self.directory.install_snapshot(point, writer), lambda: None
+                lambda: self.directory.install_snapshot(point, writer), self._installed
             )
             return True
         return False
+
+    def _installed(self) -> None:
+        self.is_installing = False
 
     def snapshot(self) -> None:
         self.end_walk()

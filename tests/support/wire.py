@@ -45,14 +45,13 @@ class Wire:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def send_while_possible(self, data: bytes, *, size_max: int) -> int:
-        """Send ``data`` again and again until the node takes no more for a while, or ends it."""
+    def send_while_possible(self, data: bytes) -> int:
+        """Send until the node takes no more for a while, or ends the connection; return how much it took."""
         sent = 0
         self.socket.settimeout(0.5)
         with contextlib.suppress(OSError):
-            while sent < size_max:
-                self.socket.sendall(data)
-                sent += len(data)
+            while sent < len(data):
+                sent += self.socket.send(memoryview(data)[sent:])
         self.socket.settimeout(PATIENCE_SECONDS)
         return sent
 

@@ -24,7 +24,7 @@ from penstock.cli.task_input import (
     of_arguments,
     refuse_missing,
 )
-from penstock.errors import ConnectionFailed, PenstockError
+from penstock.errors import ConnectionFailed, PenstockError, PolicyViolated
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -92,13 +92,13 @@ def enqueue(
             _send(client, feed, tally, delay=delay, ttl=ttl)
     finally:
         tally.report()
-    if not tally.count and not ids:
-        emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
     if reading is not None and reading.left_out:
         say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
     if feed.problem is not None:
         say(f"{feed.problem}; the {tally.count} tasks before it were taken")
         raise typer.Exit(Exit.DAMAGE)
+    if not tally.count and not ids:
+        emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
 
 
 def _feed(
@@ -144,7 +144,8 @@ def _send(
             except PenstockError as error:
                 tally.add(queue, getattr(error, "ids", ()))
                 shown.stop()
-                say(tally.words(is_broken=isinstance(error, ConnectionFailed)))
+                if tally.count or isinstance(error, PolicyViolated):
+                    say(tally.words(is_broken=isinstance(error, ConnectionFailed)))
                 raise
             tally.add(queue, ids)
 

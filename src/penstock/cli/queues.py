@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.connection import NODE, NameArgument, NodeOption, connected
 from penstock.cli.output import Exit, cell, emit, say
@@ -25,7 +27,7 @@ def settings_row(stat: QueueStat) -> dict[str, Any]:
         "size_max": policy.size_max,
         "payload_size_max": policy.payload_size_max,
         "keys": None if policy.keys is None else [policy.keys.lowest, policy.keys.highest],
-        "lease": options.lease_ms / 1000,
+        "lease_ms": options.lease_ms,
         "attempts_max": options.attempts_max,
         "dead_letter": options.dead_letter,
     }
@@ -137,24 +139,29 @@ def list_(
         for row in rows:
             emit(row)
         return
-    shown = Table()
-    for name in rows[0] if rows else ():
-        shown.add_column(name.replace("_", " "), overflow="fold")
+    shown = Table(box=SIMPLE_HEAD)
+    for name in _COLUMNS:
+        shown.add_column(name, overflow="fold", justify="left" if name == "queue" else "right")
     for row in rows:
-        shown.add_row(*map(_cell, row.values()))
+        shown.add_row(*(_cell(name, value) for name, value in row.items()))
     Console(file=sys.stdout).print(shown)
 
 
-def _cell(value: object) -> Any:
-    match value:
-        case None:
+_COLUMNS: Final = (
+    "queue", "kind", "max size", "max payload", "keys", "lease", "max attempts", "dead letter", "tasks",
+)  # fmt: skip
+
+
+def _cell(name: str, value: Any) -> Text | str:
+    match name, value:
+        case _, None:
             return "–"
-        case "":
+        case "queue", "":
             return "(default)"
-        case [low, high]:
+        case "keys", [low, high]:
             return f"{low}:{high}"
-        case float():
-            return f"{value:g} s"
+        case "lease_ms", int():
+            return f"{value / 1000:g} s"
         case _:
             return cell(value)
 

@@ -156,7 +156,10 @@ class Reading:
             return None
         if not INT64_MIN <= key <= INT64_MAX:
             raise InvalidValue(f"key {key} is beyond 64 bits")
-        payload = b64decode(row["payload"], validate=True)
+        try:
+            payload = b64decode(row["payload"], validate=True)
+        except ValueError as error:
+            raise InvalidValue(f"the payload is not base64: {error}") from None
         if len(payload) > PAYLOAD_SIZE_MAX:
             raise InvalidValue(_too_large("payload"))
         queue = QueueName(queue) if self._queue is None else self._queue

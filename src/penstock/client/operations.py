@@ -219,7 +219,8 @@ class Operations:
                     break
                 ids += yield from self._collect_oldest(window, batches)
         except ConnectionFailed as error:
-            raise carry(error, ids=ids)  # noqa: B904 - it is the same exception
+            carry(error, ids=ids)
+            raise
         finally:
             for request in window.abandon():
                 self._release(request)

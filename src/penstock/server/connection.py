@@ -88,9 +88,11 @@ class Connection(asyncio.Protocol):
             self.pending_since = None
         elif count or self.pending_since is None:
             self.pending_since = self.heard
-        self._listener.handle(self, count)
         if self.session.is_broken:
+            self._listener.handle(self, count)
             self._break_off()
+        else:
+            self._listener.gather(self, count)
 
     def look(self) -> None:
         """Go on with packets that waited until answers had left; end what broke the protocol meanwhile."""

@@ -34,6 +34,8 @@ class Listener:
         self._total = 0  # bytes that all connections have in flight or half received
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
+        self._arrived: list[Connection] = []  # connections that were heard from in this turn
+        self._packets = 0  # and how many packets that made
         self._is_stopping = False
         self._is_feeding = False  # whether deliveries go on in the next turn of the loop
         node.replica.after_apply.append(self._after_apply)
@@ -72,9 +74,31 @@ class Listener:
         connection.accounted = 0
         self._go_on(is_alone=False)
 
+    def gather(self, connection: Connection, count: int) -> None:
+        """Note that ``count`` packets became whole; what arrives in one turn of the loop is one batch."""
+        if len(self.connections) == 1:
+            self.handle(connection, count)
+            return
+        self._packets += count
+        self._arrived.append(connection)
+        if len(self._arrived) == 1:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        packets, self._packets = self._packets, 0
+        if self.node.replica.failure is not None:
+            return
+        self._go_on(is_alone=packets == 1)
+        for connection in arrived:
+            self._look_after(connection)
+
     def handle(self, connection: Connection, count: int) -> None:
-        """Do what a connection's bytes have asked for; ``count`` packets became whole."""
+        """Do at once what a connection's bytes have asked for; ``count`` packets became whole."""
         self._go_on(is_alone=count == 1)
+        self._look_after(connection)
+
+    def _look_after(self, connection: Connection) -> None:
         session = connection.session
         if session is not None and session.has_backlog:
             self.attend(connection)

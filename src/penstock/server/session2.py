@@ -166,6 +166,8 @@ class Session2(SinglesCaller):
 
     def close(self) -> None:
         """Forget the caller: its tasks go back."""
+        # The connection and we hold each other: what is large must not wait for the garbage collector.
+        self._frames = FrameReader(self._broker.limits.frame_size_max)
         self._backlog.clear()
         self.backlog_size = 0
         for waiting in self._reads:

@@ -57,6 +57,11 @@ class Records:
 
     def places(self, layout: LogLayout, payloads: Sequence[bytes]) -> tuple[list[int], int]:
         """Return where records of these payloads will begin behind the last one, and where they end."""
+        kinds = set(map(len, payloads))
+        if len(kinds) == 1:
+            step = layout.record_header.size + kinds.pop()
+            end = self.end + step * len(payloads)
+            return list(range(self.end, end, step)), end
         sizes = map(layout.record_header.size.__add__, map(len, payloads))
         offsets = list(accumulate(sizes, initial=self.end))
         return offsets, offsets.pop()

@@ -137,6 +137,10 @@ def _encode_task(kind: int, queue: QueueName, key: int, payload: bytes) -> bytes
 def encode_adds(queue: QueueName, keys: Sequence[int], payloads: Sequence[bytes]) -> list[bytes]:
     """Return the bytes of an AddTask for each key and payload."""
     start = _type_and_name(ADD, queue)
+    sizes = set(map(len, payloads))
+    if len(sizes) == 1 and len(set(keys)) == 1:  # tasks of a kind, as most batches hold
+        head = start + _pack_key_and_size(keys[0], sizes.pop())
+        return [head + payload for payload in payloads]
     heads = map(_pack_key_and_size, keys, map(len, payloads))
     return [start + head + payload for head, payload in zip(heads, payloads, strict=True)]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from struct import pack, unpack_from
+from struct import Struct, pack, unpack_from
+from typing import Final
 
 from penstock.binary import (
     INT32,
@@ -49,8 +51,23 @@ def decode_column(reader: Reader, count: int, letter: str, size: int) -> tuple[i
     return unpack_from(f">{count}{letter}", reader.data, offset)
 
 
+_ALIKE_MAX: Final = 4096
+
+
+@lru_cache(maxsize=256)
+def _alike(size: int, count: int) -> Struct:
+    """Return what cuts payloads of one size in one go: many batches are of this kind."""
+    return Struct(f"{size}s" * count)
+
+
 def decode_payloads(reader: Reader, count: int) -> list[bytes]:
     sizes = decode_column(reader, count, "I", 4)
+    if 1 < count <= _ALIKE_MAX and sizes.count(sizes[0]) == count:
+        cut = _alike(sizes[0], count)
+        if cut.size <= reader.remaining:
+            offset = reader.offset
+            reader.offset = offset + cut.size
+            return list(cut.unpack_from(reader.data, offset))
     bounds = list(accumulate(sizes, initial=reader.offset))
     if bounds[-1] > reader.end:
         raise CorruptData(

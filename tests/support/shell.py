@@ -1,0 +1,35 @@
+"""Commands as a shell runs them, with ``penstock`` on the path and bytes on stdin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
+
+from support.command import COMMAND, Outcome
+
+BIN = Path(sys.executable).parent
+
+
+def shell(line: str, *, cwd: Path | None = None) -> Outcome:
+    """Run a line of shell."""
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=cwd, env=environment, capture_output=True, timeout=120, check=False
+    )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def fed(data: bytes, *words: str | Path) -> Outcome:
+    """Run the command with these bytes on stdin."""
+    done = subprocess.run(
+        [*COMMAND, *words], input=data, capture_output=True, timeout=120, check=False
+    )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def payloads(outcome: Outcome) -> list[bytes]:
+    """Return the payloads of the tasks that were printed."""
+    return [b64decode(row["payload"]) for row in outcome.rows]
