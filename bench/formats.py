@@ -417,7 +417,9 @@ def main() -> None:
             *goal_lines,
             "",
         ]
-        RESULTS.write_text("\n".join(text))
+        # What bench/node wrote stands behind its mark and stays.
+        _, mark, rest = RESULTS.read_text().partition("<!-- node:begin -->")
+        RESULTS.write_text("\n".join(text) + ("\n" + mark + rest if mark else ""))
         sys.stderr.write(f"wrote {RESULTS.name}\n")
 
 

@@ -24,7 +24,7 @@ from peers.lines import LINES, Line, payloads, percentiles
 from peers.million import load
 from peers.nats import Nats
 from peers.packages import cache
-from peers.penstock import Penstock
+from peers.penstock import Penstock, PenstockSingles
 from peers.postgresql import Postgresql
 from peers.rabbitmq import Rabbitmq
 from peers.redis import Redis, RedisPop
@@ -33,6 +33,7 @@ from peers.results import Results
 
 PEERS: dict[str, type[Peer]] = {
     "penstock": Penstock,
+    "penstock-singles": PenstockSingles,
     "redis": Redis,
     "redis-pop": RedisPop,
     "postgresql": Postgresql,
@@ -40,8 +41,8 @@ PEERS: dict[str, type[Peer]] = {
     "nats": Nats,
     "beanstalkd": Beanstalkd,
 }
-# Takes part where its weaker promise shows, and nowhere else.
-LINES_OF: dict[type[Peer], str] = {RedisPop: "e"}
+# Take part where they show something, and nowhere else.
+LINES_OF: dict[type[Peer], str] = {RedisPop: "e", PenstockSingles: "b"}
 REPEATS = 3
 SECONDS, SECONDS_QUICK = 1.2, 0.3
 TASKS, TASKS_QUICK = 1_000_000, 100_000

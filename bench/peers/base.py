@@ -62,6 +62,10 @@ class Wire(ABC):
         """Return the request that enqueues a batch the cheapest way, and how many answers it gets."""
         return b"".join(map(self.put, payloads)), len(payloads)
 
+    def put_stream(self, payloads: list[bytes]) -> tuple[bytes, int]:
+        """Return a part of a pipelined load as the system's own client sends it, and its answers."""
+        return b"".join(map(self.put, payloads)), len(payloads)
+
     @abstractmethod
     def answers(self, data: bytes) -> int:
         """Return how many more enqueue requests are answered, given bytes that came.

@@ -61,13 +61,14 @@ def pipelined(peer: Peer, size: int, seconds: float) -> Figure:
     wire = peer.connect(f"q{size}")
     contents = payloads(size)
     pieces = range(drive.requests_under_way(drive.BLOCK) + 1)
-    requests = [b"".join(map(wire.put, contents)) for _ in pieces]
+    streams = [wire.put_stream(contents) for _ in pieces]
+    requests, answers = [request for request, _ in streams], streams[0][1]
     deadline = time.perf_counter() + seconds
     try:
         rate = drive.pipelined(
             wire,
             requests,
-            answers=drive.BLOCK,
+            answers=answers,
             tasks=drive.BLOCK,
             more=lambda _: time.perf_counter() < deadline,
         )

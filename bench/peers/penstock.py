@@ -70,6 +70,10 @@ class PenstockWire(Wire):
     def put_many(self, payloads: list[bytes]) -> tuple[bytes, int]:
         return self._request(Enqueue(self._name, [0] * len(payloads), payloads)), 1
 
+    def put_stream(self, payloads: list[bytes]) -> tuple[bytes, int]:
+        """Pack what is pipelined into frames, as our client does without being asked."""
+        return self.put_many(payloads)
+
     def answers(self, data: bytes) -> int:
         data = self._rest + data if self._rest else data
         count, rest = divmod(len(data), ONE_SIZE)
@@ -109,6 +113,11 @@ class PenstockWire(Wire):
         return found
 
 
+class PenstockSinglesWire(PenstockWire):
+    def put_stream(self, payloads: list[bytes]) -> tuple[bytes, int]:
+        return b"".join(map(self.put, payloads)), len(payloads)
+
+
 def _all_accepted(data: bytes, count: int) -> bool:
     """Whether the first ``count`` answers all accept one task, judged by a column of bytes at a time."""
     end = count * ONE_SIZE
@@ -141,3 +150,13 @@ class Penstock(Peer):
 
     def connect(self, queue: str) -> Wire:
         return PenstockWire(self.port, queue)
+
+
+class PenstockSingles(Penstock):
+    """The same node, asked the way that Redis is: a request and an answer for each pipelined task."""
+
+    name = "Penstock, a frame a task"
+    promise = "the same; pipelined tasks each in a frame of their own"
+
+    def connect(self, queue: str) -> Wire:
+        return PenstockSinglesWire(self.port, queue)

@@ -35,7 +35,8 @@ PenstockError
     └── ProtocolBroken      the other side sent bytes that mean nothing
 """
 
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 
 class PenstockError(Exception):
@@ -122,6 +123,8 @@ class OutOfRange(PenstockError):
 class Compacted(OutOfRange):
     """An index that the log held before a snapshot replaced it."""
 
+    first: int | None = None  # the first index that is still there, where it is known
+
 
 class StorageError(PenstockError):
     """The disk, or what a person did with it."""
@@ -162,6 +165,8 @@ class QueueInUse(RequestRefused):
 class PolicyViolated(RequestRefused):
     """The queue's policy forbids this task."""
 
+    ids: Sequence[int] = ()  # of the tasks that the same call had put in before
+
 
 class QueueFull(PolicyViolated):
     """The queue holds as many tasks as it may, those out on lease counted: try again later."""
@@ -178,6 +183,8 @@ class PayloadTooLarge(PolicyViolated):
 class LeaseLost(RequestRefused):
     """The lease has ended; the task is back in its queue and somebody else may have it."""
 
+    deliveries: Sequence[Any] = ()  # those of the call whose lease had ended; the others were settled
+
 
 class SequenceForgotten(RequestRefused):
     """A retry so old that its first result is not known any more; the task was or was not taken."""
@@ -185,6 +192,8 @@ class SequenceForgotten(RequestRefused):
 
 class NotLeader(RequestRefused):
     """Another node leads; ask that one."""
+
+    leader: int | None = None  # its node id, where it is known
 
 
 class LimitReached(RequestRefused):

@@ -11,18 +11,23 @@ from penstock.cli.main import app
 from penstock.formats.taskflux.generation import Generation
 from support.command import penstock
 from support.damage import flipped
-from support.directories import build
+from support.directories import EXPECTED, build
 from support.node_files import write_files
+from support.node_process import start
 from support.samples import THREE
+from support.shell import shell
 
-COMMANDS = [
-    command.callback.__name__ for command in app.registered_commands if command.callback is not None
-]
+AT_REST = ["inspect", "dump", "tasks", "verify", "repair", "convert"]
+OVER_A_NODE = [
+    "enqueue", "dequeue", "peek", "stat", "node", "queue create", "queue list", "queue stat",
+    "queue purge", "queue delete",
+]  # fmt: skip
+COMMANDS = ["serve", *OVER_A_NODE, *AT_REST]
 
 
 def examples(command: str) -> list[str]:
     """Return the examples at the end of a command's help."""
-    outcome = penstock(command, "--help")
+    outcome = penstock(*command.split(), "--help")
     assert (outcome.code, outcome.err) == (0, "")
     _, _, last = outcome.out.partition("Examples:\n")
     return [line.strip() for line in last.splitlines() if line.strip()]
@@ -40,16 +45,22 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commands_are_those_of_files_at_rest() -> None:
-    assert COMMANDS == ["inspect", "dump", "tasks", "verify", "repair", "convert"]
-    outcome = penstock("--help")
-    assert outcome.code == 0
-    for command in COMMANDS:
-        assert f"\n  {command} " in outcome.out
+def test_these_are_the_commands() -> None:
+    alone = {command.name for command in app.registered_commands}
+    (group,) = app.registered_groups
+    assert group.typer_instance is not None
+    below = {f"queue {command.name}" for command in group.typer_instance.registered_commands}
+    assert alone | below == set(COMMANDS)
+    for words, names in (((), alone | {"queue"}), (("queue",), below)):
+        outcome = penstock(*words, "--help")
+        assert outcome.code == 0
+        for name in names:
+            assert name is not None
+            assert f"\n  {name.removeprefix('queue ')} " in outcome.out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_each_command_ends_with_examples_that_run(
+@pytest.mark.parametrize("command", AT_REST)
+def test_the_help_of_each_command_over_files_ends_with_examples_that_run(
     workplace: Path, command: str
 ) -> None:
     lines = examples(command)
@@ -66,6 +77,48 @@ def test_the_help_of_each_command_ends_with_examples_that_run(
             assert (workplace / words[words.index("--out") + 1]).is_dir()
 
 
+@pytest.mark.parametrize("command", OVER_A_NODE)
+def test_the_help_of_each_command_over_a_node_ends_with_examples_that_run(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    lines = examples(command)
+    assert lines
+    (workplace / "invoice.txt").write_text("an invoice")
+    (workplace / "letter.txt").write_text("a letter")
+    with start(workplace / "running") as node:
+        monkeypatch.setenv("PENSTOCK_NODE", node.address)
+        with node.client() as client:
+            for name in (
+                "orders",
+                "archive",
+                "done",
+                *{row[0] for row in EXPECTED} - {"", "orders"},
+            ):
+                client.create_queue(name)
+            client.enqueue_many("orders", [b"task"] * 3)
+        for line in lines:
+            assert f"penstock {command}" in line
+            # The address that stands in an example is not the one of this node.
+            outcome = shell(line.replace("127.0.0.1:2602", node.address), cwd=workplace)
+            assert (outcome.code, "Traceback" in outcome.err) == (0, False), outcome.err
+            if not {"--table", "--raw"} & set(shlex.split(line)):
+                assert outcome.rows or "nothing to deliver" in outcome.err
+
+
+def test_the_examples_of_serve_start_a_node(workplace: Path) -> None:
+    lines = examples("serve")
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:2] == ["penstock", "serve"]
+        data = Path(words[words.index("--data") + 1])
+        # Other ports than those of the examples: something else may have them on this machine.
+        flags = ["--metrics", "127.0.0.1:0"] if "--metrics" in words else []
+        with start(data, *flags) as node:
+            assert node.stop() == 0
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_both_ways_to_ask_for_help_say_the_same(command: str) -> None:
-    assert penstock(command, "-h") == penstock(command, "--help")
+    words = command.split()
+    assert penstock(*words, "-h") == penstock(*words, "--help")

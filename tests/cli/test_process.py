@@ -107,6 +107,8 @@ def test_neither_the_package_nor_the_command_imports_anything_heavy() -> None:
     heavy = {"numpy", "numba", "pyarrow", "pyspark", "pandas", "uvloop", "starlette"}
     assert not heavy & command
     assert not {"typer", "rich"} & alone
+    loops = {"asyncio", "penstock.client.blocking", "penstock.server.serve", "rich.live"}
+    assert loops & command <= {"rich.live"}  # which rich.progress brings along
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -134,7 +134,7 @@ def test_answers_that_waited_for_their_reader_all_come(
         listed = v1.encode_response(
             v1.Listed(
                 queues=tuple(
-                    v1.QueueInfo(name=stat.name, count=stat.count, policies={})
+                    v1.QueueInfo(name=stat.name, count=stat.count, policies=())
                     for stat in client.queues()
                 )
             )
@@ -211,19 +211,32 @@ def test_a_flood_of_enqueues_is_held_back_and_goes_on_when_its_answers_are_read(
     assert client.stat(NAME).count == total
 
 
-def test_a_flood_of_small_enqueues_without_reading_stops_being_read(
+def test_a_flood_without_reading_is_not_read_further_until_its_answers_are(
     node: NodeProcess, client: Client, queue: str
 ) -> None:
-    """Its answers fill what the system holds for it, then the node takes no more from it."""
-    page = requests(v2.Enqueue(NAME, (0,), (b"x",)), 100_000)
-    with node.wire2() as wire, Bystander(node):
-        wire.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
-        with Growth(node, "small enqueues until the node takes no more", size_max=200 * MEGA):
-            sent = wire.send_while_possible(page)
-        assert sent < len(page), "the node took everything and kept the answers"
-        first = wire.answer()[0]
-        assert first == 1
-        assert 0 < client.stat(NAME).count < 100_000
+    total = 40_000
+    add, look = v2.Enqueue(NAME, (0,), (b"x",)), v2.Stat(NAME)
+    page = b"".join(
+        v2.encode_request(add, number) + v2.encode_request(look, number + 1)
+        for number in range(1, 2 * total, 2)
+    )
+    answers: tuple[v2.Answer, ...] = (
+        v2.Enqueued((v2.Run(0, 1, 1),)), v2.Stats((client.stat(NAME),))
+    )  # fmt: skip
+    answer_size = sum(len(v2.encode_answer(answer, 1)) for answer in answers)
+    with Bystander(node) as bystander, Wire2(node.port, receive_size=4096) as wire:
+        wire.greet(2)
+        with Growth(node, "40,000 enqueues and stats, never read", size_max=150 * MEGA):
+            sending = Thread(target=wire.send, args=(page,), daemon=True)
+            sending.start()
+            bystander.wait_rounds(30)
+            held = client.stat(NAME).count
+            bystander.wait_rounds(30)
+            assert client.stat(NAME).count < total
+        wire.receive(answer_size * total)
+        sending.join()
+        assert client.stat(NAME).count == total
+    report(f"node: held a flood of 40,000 enqueues back at {held}")
 
 
 @pytest.mark.parametrize(

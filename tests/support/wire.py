@@ -34,8 +34,13 @@ def bootstrap(major: int, minor: int = 0, patch: int = 0) -> bytes:
 class Wire:
     """A socket to a node, read exactly."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+    def __init__(self, port: int, *, receive_size: int | None = None) -> None:
+        """``receive_size``: how much the system takes in for us before we read it."""
+        self.socket = socket.socket()
+        self.socket.settimeout(PATIENCE_SECONDS)
+        if receive_size is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_size)
+        self.socket.connect(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def greet(self, major: int) -> None:
@@ -110,8 +115,8 @@ class Wire:
 class Wire2(Wire):
     """A connection that speaks version 2."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, *, receive_size: int | None = None) -> None:
+        super().__init__(port, receive_size=receive_size)
         self._numbers = count(1)
 
     def request(self, request: Request, number: int | None = None) -> int:

@@ -140,15 +140,17 @@ def list_(
             emit(row)
         return
     shown = Table(box=SIMPLE_HEAD)
+    shown.add_column("queue", overflow="fold", min_width=len(_DEFAULT))
     for name in _COLUMNS:
-        shown.add_column(name, overflow="fold", justify="left" if name == "queue" else "right")
+        shown.add_column(name, overflow="fold", justify="right")
     for row in rows:
         shown.add_row(*(_cell(name, value) for name, value in row.items()))
     Console(file=sys.stdout).print(shown)
 
 
+_DEFAULT: Final = "(default)"
 _COLUMNS: Final = (
-    "queue", "kind", "max size", "max payload", "keys", "lease", "max attempts", "dead letter", "tasks",
+    "kind", "max size", "max payload", "keys", "lease", "max attempts", "dead letter", "tasks",
 )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ def _cell(name: str, value: Any) -> Text | str:
         case _, None:
             return "–"
         case "queue", "":
-            return "(default)"
+            return _DEFAULT
         case "keys", [low, high]:
             return f"{low}:{high}"
         case "lease_ms", int():

@@ -1,14 +1,15 @@
 """The tasks of one queue by id: compact, because a million of them must fit beside everything else.
 
 Ids are given in growing order, so tasks sit in chunks of consecutive ids, keys as plain numbers and
-payloads as they came: about 20 bytes a task beyond the payload itself, a tenth of what an object
-each would take. A chunk is dropped with its last task.
+payloads as they came; a full chunk of small ones holds them as one piece, because an object each would take
+a third more. A chunk is dropped with its last task.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from penstock.errors import ReplayConflict
@@ -19,13 +20,62 @@ CHUNK: Final = 1 << _BITS
 _MASK: Final = CHUNK - 1
 
 
+SEAL_SIZE_MAX: Final = 16 * 2**10
+"""Payload bytes up to which a full chunk is sealed: small ones cost more as objects than as bytes."""
+
+_SEALED_LIVE_MIN: Final = CHUNK // 4
+"""Tasks below which a sealed chunk is opened again, so that what is gone is not kept for what is left."""
+
+
 class _Chunk:
-    __slots__ = ("keys", "live", "payloads")
+    """Tasks of consecutive ids. A sealed one holds its payloads as one piece."""
+
+    __slots__ = ("_blob", "_ends", "_gone", "keys", "live", "open")
 
     def __init__(self) -> None:
         self.keys = array("q")
-        self.payloads: list[bytes | None] = []  # None: the task is gone
         self.live = 0
+        # None for a task that is gone; no list at all once the chunk is sealed.
+        self.open: list[bytes | None] | None = []
+        self._blob = b""
+        self._ends = array("H")  # where each payload ends in the blob
+        self._gone = 0  # a bit for each task that is gone
+
+    def payload(self, slot: int) -> bytes | None:
+        """Return a payload, ``None`` if the task is gone or was never there."""
+        if self.open is not None:
+            return self.open[slot] if slot < len(self.open) else None
+        if self._gone >> slot & 1:
+            return None
+        return self._blob[self._ends[slot - 1] if slot else 0 : self._ends[slot]]
+
+    def payloads(self) -> list[bytes | None]:
+        """Return all payloads in order."""
+        return [self.payload(slot) for slot in range(len(self.keys))]
+
+    def drop(self, slot: int) -> None:
+        """Forget the payload of a task that is there."""
+        self.live -= 1
+        if self.open is not None:
+            self.open[slot] = None
+        elif self.live < _SEALED_LIVE_MIN:
+            self._gone |= 1 << slot
+            self.open = self.payloads()
+            self._blob, self._ends, self._gone = b"", array("H"), 0
+        else:
+            self._gone |= 1 << slot
+
+    def seal(self) -> None:
+        """Hold the payloads as one piece, if the chunk is full, whole and small."""
+        if self.open is None or self.live != CHUNK:
+            return
+        blob = b"".join([payload for payload in self.open if payload is not None])
+        if len(blob) <= SEAL_SIZE_MAX:
+            self._ends.extend(
+                accumulate(len(payload) for payload in self.open if payload is not None)
+            )
+            self._blob = blob
+            self.open = None
 
 
 class Tasks:
@@ -46,15 +96,18 @@ class Tasks:
         done, count = 0, len(payloads)
         while done < count:
             chunk = self._chunk_for(first + done)
-            part = min(count - done, CHUNK - len(chunk.payloads))
+            assert chunk.open is not None, "a chunk with room is open"
+            part = min(count - done, CHUNK - len(chunk.open))
             if part == count:
                 chunk.keys.extend(keys)
-                chunk.payloads.extend(payloads)
+                chunk.open.extend(payloads)
             else:
                 chunk.keys.extend(keys[done : done + part])
-                chunk.payloads.extend(payloads[done : done + part])
+                chunk.open.extend(payloads[done : done + part])
             chunk.live += part
             done += part
+            if chunk.live == CHUNK:
+                chunk.seal()
         self.last_id += count
         self.count += count
         self.size += sum(map(len, payloads))
@@ -66,47 +119,50 @@ class Tasks:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = _Chunk()
-        missing = (task_id & _MASK) - len(chunk.payloads)
-        if missing > 0:
+        missing = (task_id & _MASK) - len(chunk.keys)
+        if missing > 0 and chunk.open is not None:
             chunk.keys.extend([0] * missing)
-            chunk.payloads.extend([None] * missing)
+            chunk.open.extend([None] * missing)
         return chunk
 
     def restore(self, task_id: int, key: int, payload: bytes) -> None:
         """Put a task in under the id it had. Raises ``ReplayConflict`` if the id is taken."""
         chunk = self._chunk_for(task_id)
         slot = task_id & _MASK
-        if slot == len(chunk.payloads):
-            chunk.keys.append(key)
-            chunk.payloads.append(payload)
-        elif chunk.payloads[slot] is None:
-            chunk.keys[slot] = key
-            chunk.payloads[slot] = payload
-        else:
+        if chunk.payload(slot) is not None:
             raise ReplayConflict(f"task {task_id} stands twice in its queue")
+        assert chunk.open is not None, "a sealed chunk has no free place but for what was removed"
+        if slot == len(chunk.open):
+            chunk.keys.append(key)
+            chunk.open.append(payload)
+        else:
+            chunk.keys[slot] = key
+            chunk.open[slot] = payload
         chunk.live += 1
         self.count += 1
         self.size += len(payload)
+        if chunk.live == CHUNK:
+            chunk.seal()
 
     def get(self, task_id: int) -> tuple[int, bytes] | None:
         """Return key and payload of a task, or ``None`` if it is not there."""
         chunk = self._chunks.get(task_id >> _BITS)
-        slot = task_id & _MASK
-        if chunk is None or slot >= len(chunk.payloads):
+        if chunk is None:
             return None
-        payload = chunk.payloads[slot]
+        slot = task_id & _MASK
+        payload = chunk.payload(slot)
         return None if payload is None else (chunk.keys[slot], payload)
 
     def payloads(self, ids: Sequence[int]) -> list[bytes | None]:
         """Return the payloads of listed tasks, ``None`` for one that is gone."""
         found: list[bytes | None] = []
-        chunks, last, own = self._chunks, -1, None
+        chunks, last = self._chunks, -1
+        chunk: _Chunk | None = None
         for task_id in ids:
             number = task_id >> _BITS
             if number != last:
                 chunk, last = chunks.get(number), number
-                own = None if chunk is None else chunk.payloads
-            found.append(None if own is None else own[task_id & _MASK])
+            found.append(None if chunk is None else chunk.payload(task_id & _MASK))
         return found
 
     def remove_many(self, ids: Sequence[int]) -> None:
@@ -121,11 +177,10 @@ class Tasks:
             number, slot = task_id >> _BITS, task_id & _MASK
             if number != last:
                 chunk, last = chunks.get(number), number
-            payload = None if chunk is None else chunk.payloads[slot]
+            payload = None if chunk is None else chunk.payload(slot)
             if chunk is None or payload is None:
                 raise ReplayConflict(f"task {task_id} is removed but is not there")
-            chunk.payloads[slot] = None
-            chunk.live -= 1
+            chunk.drop(slot)
             if not chunk.live:
                 del chunks[number]
                 last = -1
@@ -141,16 +196,13 @@ class Tasks:
         """Take a task out and return its key and payload, or ``None`` if it is not there."""
         number, slot = task_id >> _BITS, task_id & _MASK
         chunk = self._chunks.get(number)
-        if chunk is None or slot >= len(chunk.payloads):
-            return None
-        payload = chunk.payloads[slot]
-        if payload is None:
+        payload = None if chunk is None else chunk.payload(slot)
+        if chunk is None or payload is None:
             return None
         key = chunk.keys[slot]
         if self._graves is not None:
             self._graves.bury(task_id, key, payload)
-        chunk.payloads[slot] = None
-        chunk.live -= 1
+        chunk.drop(slot)
         if chunk.live == 0:
             del self._chunks[number]
         self.count -= 1
@@ -169,7 +221,7 @@ class Tasks:
         base = number << _BITS
         return [
             (base + slot, key, payload)
-            for slot, (key, payload) in enumerate(zip(chunk.keys, chunk.payloads, strict=True))
+            for slot, (key, payload) in enumerate(zip(chunk.keys, chunk.payloads(), strict=True))
             if payload is not None
         ]
 

@@ -135,10 +135,12 @@ class _MemoryTransport:
 
     def receive(self, timeout: float | None) -> bytes:
         self._node.wait(lambda: bool(self._received) or self._is_closed, timeout)
-        if self._received:
-            data = b"".join(self._received)
-            self._received.clear()
-            return data
+        # Taken one by one: another thread may be adding at this moment.
+        pieces: list[bytes] = []
+        while self._received:
+            pieces.append(self._received.pop(0))
+        if pieces:
+            return b"".join(pieces)
         if self._is_closed:
             return b""
         raise TimeoutError

@@ -62,6 +62,7 @@ class Replica:
         self._operations: deque[tuple[Index, Operation]] = deque()  # by the index of its last entry
         self._is_busy = False  # whether the disk works for us
         self._is_advancing = False
+        self._is_chore_due = False  # whether an append has gone by since the last chore
         self._chores: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
 
@@ -102,6 +103,12 @@ class Replica:
 
     def _advance(self, *, is_alone: bool) -> None:
         while self.failure is None and not self._is_busy:
+            if self._chores and self._is_chore_due:
+                # In turns: callers who never pause must not keep a snapshot from its place for ever.
+                self._is_chore_due = False
+                self._apply(self.group.committed)
+                self._run_chore()
+                continue
             ready = self.group.ready()
             if ready is None:
                 if not self._chores:
@@ -135,6 +142,7 @@ class Replica:
             self.fail(error)
             return
         self.group.persisted(ready.token)
+        self._is_chore_due = True
         self.advance()
 
     def _apply(self, committed: Index) -> None:
