@@ -24,16 +24,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from penstock.formats.taskflux.deltas import decode_change, decode_delta, encode_delta
+from penstock.formats.taskflux.deltas import decode_delta, encode_delta
 from penstock.formats.taskflux.entries import scan_entries
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_records
 from penstock.model import AddTask, CreateQueue, Policy, QueueName, Term
-from penstock.queues.replay import Queues
+from penstock.server.rebuild import rebuild
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
 from penstock.storage.reading import walk_windows
-from penstock.tools.replay import apply_change
 
 LAYOUT = LogLayout.THREE
 WINDOW = 64 * 2**20
@@ -195,13 +194,9 @@ def plain_loop(path: Path) -> int:
 def recover(root: Path) -> int:
     """Open a directory as a node does and rebuild its queues."""
     node = NodeDirectory(OsFiles(), root)
-    queues = Queues()
-    for stretch in node.log.stretches(node.log.first):
-        data = stretch.data
-        for start, end in zip(stretch.starts, stretch.ends, strict=True):
-            apply_change(queues, decode_change(data, start, end, by_id=True), True)
+    state = rebuild(node)
     node.close()
-    return sum(map(len, queues.by_name.values()))
+    return sum(map(len, state.queues()))
 
 
 def append(root: Path, batches: list[list[bytes]], *, sync: bool) -> float:

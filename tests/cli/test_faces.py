@@ -47,7 +47,7 @@ def test_each_command_over_a_healthy_node_exits_0_and_prints_json_lines(
     assert list(found) == [
         "family", "kind", "path", "generation", "variant", "size", "log_files", "entries",
         "first_index", "last_index", "commit_index", "synced_index", "snapshot_index",
-        "snapshot_term", "term", "vote", "queues", "tasks", "damage",
+        "snapshot_term", "term", "vote", "queues", "tasks", "extensions", "notes", "damage",
     ]  # fmt: skip
     assert (found["generation"], found["entries"], found["tasks"]) == (generation, 9, 5)
     rows = penstock("dump", root).rows

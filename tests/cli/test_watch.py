@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_of_many_queues_the_longest_are_shown_and_all_are_counted() -> None:
 
 def test_a_node_that_does_not_answer_is_asked_again() -> None:
     said: list[str] = []
-    answers = iter([sample(0.0, stat()), Unreachable("gone"), sample(2.0, stat(enqueued=4))])
+    first, last = sample(0.0, stat()), sample(2.0, stat(enqueued=4))
+    answers: Iterator[Sample | Unreachable] = iter([first, Unreachable("gone"), last])
 
     class Listener:
         def sample(self, now: Sample, found: dict[str, Rates]) -> None:

@@ -36,7 +36,9 @@ class Flight:
         self.sequence = 0
         self.asked: dict[tuple[RecordingCaller, int], v2.Request] = {}
         self.tokens: list[tuple[RecordingCaller, int, bytes]] = []
-        self.added: dict[bytes, QueueName] = {}  # told as taken, and nothing asked since that removes it
+        self.added: dict[
+            bytes, QueueName
+        ] = {}  # told as taken, and nothing asked since that removes it
         self.doubted: set[bytes] = set()  # whose end was asked for, or came by itself
         self.removed: set[bytes] = set()  # told as removed
         self.acking: dict[tuple[RecordingCaller, int], list[tuple[int, bytes]]] = {}
@@ -260,5 +262,3 @@ def test_requests_that_overlap_are_answered_once_and_what_was_told_survives(
         figures += flight.figures
     shown = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
     report(f"requests in flight, generation {generation}, seeds 0-24: {shown}")
-
-

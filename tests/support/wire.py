@@ -78,6 +78,11 @@ class Wire:
             found = error.args[0]
         assert found == expected, f"expected {expected.hex(' ')}, found {found.hex(' ')}"
 
+    def expect_or_end(self, expected: bytes) -> None:
+        """The same of a node that may go away in between. Raises ``EOFError``."""
+        found = self.receive(len(expected))
+        assert found == expected, f"expected {expected.hex(' ')}, found {found.hex(' ')}"
+
     def exchange(self, sent: bytes, expected: bytes) -> None:
         self.send(sent)
         self.expect(expected)

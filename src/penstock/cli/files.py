@@ -196,8 +196,15 @@ def convert(
             "queues": done.queues,
             "tasks": done.tasks,
             "left_uncommitted": done.left_uncommitted,
+            "dropped_extensions": done.dropped_extensions,
+            "dropped_notes": done.dropped_notes,
         }
     )
+    if done.dropped_extensions or done.dropped_notes:
+        say(
+            f"{done.dropped_extensions} extensions and {done.dropped_notes} notes were dropped: delays, expiries,"
+            " attempts, queue options and the memory of retries do not survive a conversion"
+        )
     if done.left_uncommitted:
         say(
             f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"

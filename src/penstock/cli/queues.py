@@ -93,7 +93,7 @@ def create(
     \b
     Examples:
       penstock queue create failed
-      penstock queue create mail --max-attempts 3 --dead-letter failed --lease 30
+      penstock queue create letters --max-attempts 3 --dead-letter failed --lease 30
       penstock queue create alarms --implementation array --keys 0:9 --max-size 1000 --exist-ok
     """
     with connected(node) as client:

@@ -56,6 +56,11 @@ class ThreadDisk:
         self._thread = Thread(target=self._work, name="penstock-disk", daemon=True)
         self._thread.start()
 
+    @property
+    def mean_seconds(self) -> float:
+        """What a job takes, as a running mean."""
+        return self._seconds
+
     def run(self, job: Job, done: Done, *, is_alone: bool) -> None:
         if is_alone and not self._running and 0 < self._seconds < INLINE_SECONDS_MAX:
             started = time.perf_counter()

@@ -9,6 +9,8 @@ from typing import Final
 
 from penstock.protocol import version1 as v1
 from penstock.server.connection import Connection
+from penstock.server.disk import ThreadDisk
+from penstock.server.gathering import Gathering
 from penstock.server.node import Node, wall_clock_ms
 from penstock.server.session1 import Session1
 
@@ -38,7 +40,13 @@ class Listener:
         self._packets = 0  # and how many packets that made
         self._is_stopping = False
         self._is_feeding = False  # whether deliveries go on in the next turn of the loop
+        self._gathering = Gathering()
+        self._is_poking = False
+        node.replica.after_apply.insert(0, self._note_answered)
         node.replica.after_apply.append(self._after_apply)
+        if isinstance(node.disk, ThreadDisk):
+            self._disk = node.disk
+            node.replica.hold = self._hold
         self._sweep_handle = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def accept(self) -> Connection:
@@ -79,6 +87,7 @@ class Listener:
         if len(self.connections) == 1:
             self.handle(connection, count)
             return
+        self._gathering.hear(connection.session)
         self._packets += count
         self._arrived.append(connection)
         if len(self._arrived) == 1:
@@ -113,6 +122,23 @@ class Listener:
         self.node.replica.advance(is_alone=is_alone)
         self.broker.flush()
         self._schedule()
+
+    def _note_answered(self) -> None:
+        self._gathering.answer(self.broker.touched, self.now())
+
+    def _hold(self) -> bool:
+        """Say whether the next batch is to wait for more, and come again in the next turn if so."""
+        if not self._gathering.is_worth_waiting(self.now(), self._disk.mean_seconds):
+            return False
+        if not self._is_poking:
+            self._is_poking = True
+            self._loop.call_soon(self._poke)
+        return True
+
+    def _poke(self) -> None:
+        self._is_poking = False
+        if self.node.replica.failure is None:
+            self.node.replica.advance()
 
     def _after_apply(self) -> None:
         for connection in list(self._paused):

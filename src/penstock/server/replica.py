@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.errors import PenstockError, StorageFailed
 from penstock.formats.taskflux.deltas import encode_delta
@@ -23,6 +23,9 @@ from penstock.raft.sole import SoleMember
 from penstock.server.disk import Disk
 from penstock.server.metrics import Meter
 from penstock.storage.directory import NodeDirectory
+
+INLINE_MAX: Final = 32
+"""Operations in a batch for which the loop itself may wait for the disk."""
 
 
 class Operation(Protocol):
@@ -64,6 +67,8 @@ class Replica:
         self._is_advancing = False
         self._is_chore_due = False  # whether an append has gone by since the last chore
         self._chores: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
+        # Asked before the disk is: whether to wait for more. Whoever says so calls ``advance`` again.
+        self.hold: Callable[[], bool] | None = None
         self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
 
     @property
@@ -109,6 +114,10 @@ class Replica:
                 self._apply(self.group.committed)
                 self._run_chore()
                 continue
+            if self.hold is not None and self._operations:
+                self._apply(self.group.committed)
+                if self._operations and self.hold():
+                    return
             ready = self.group.ready()
             if ready is None:
                 if not self._chores:
@@ -121,7 +130,7 @@ class Replica:
                 self._disk.run(
                     partial(self._persist, ready),
                     partial(self._finish, ready),
-                    is_alone=is_alone and len(self._operations) <= 1,
+                    is_alone=is_alone and len(self._operations) <= INLINE_MAX,
                 )
             self._apply(ready.committed)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
-from penstock.formats.taskflux.deltas import decode_delta, encode_delta
+from penstock.formats.taskflux.deltas import REMOVE, encode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import encode_metadata
@@ -27,6 +27,7 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
+from penstock.tools.applying import Applier, decode
 from penstock.tools.history import Found, History, Misfit, restore_snapshot
 from penstock.tools.new_directory import NewDirectory, new_directory
 from penstock.tools.replay import Replayed, replay
@@ -44,6 +45,8 @@ class Converted:
     tasks: int
     left_uncommitted: int  # entries that were not committed and so not taken along
     tail: str | None = None  # words about bytes at the end that were not taken along
+    dropped_extensions: int = 0  # entries of ours that say nothing any more
+    dropped_notes: int = 0  # what the snapshot held of ours
 
 
 def convert(history: History, to: Generation, out: Path, *, uncommitted: bool = False) -> Converted:
@@ -77,6 +80,8 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         tasks=sum(map(len, replayed.queues.by_name.values())),
         left_uncommitted=whole.index - replayed.index,
         tail=replayed.tail,
+        dropped_extensions=replayed.extensions,
+        dropped_notes=replayed.notes,
     )
 
 
@@ -105,13 +110,14 @@ class _Entries:
         self.history = history
         self.new = new
         self.queues = Queues()
+        self.applier = Applier(self.queues, is_strict=False)
         self.term = 0
 
     def convert(self, *, uncommitted: bool) -> Converted:
         history, point = self.history, self.history.point
         if history.first > history.covered + 1:
             raise self._damage(f"entries {history.covered + 1} to {history.first - 1} are missing")
-        restore_snapshot(history, self.queues)
+        found_notes = restore_snapshot(history, self.queues)
         if point is not None:
             self.new.write_snapshot(point, self.queues)
             self.term = point.term
@@ -147,6 +153,8 @@ class _Entries:
             tasks=sum(map(len, self.queues.by_name.values())),
             left_uncommitted=left,
             tail=tail,
+            dropped_extensions=self.applier.extensions,
+            dropped_notes=len(found_notes),
         )
 
     def _tail(self, found: Found) -> str:
@@ -182,18 +190,24 @@ class _Entries:
         self.term = found.term
 
     def _payload(self, payload: bytes, contents: Contents) -> bytes:
-        """Apply a delta and return it as the target stores it; only removals differ."""
+        """Apply a delta and return it as the target stores it; only removals and our extensions differ."""
         if not payload:
             return payload
-        delta = decode_delta(payload, contents)
+        was_by_id = contents is Contents.DELTAS_BY_ID
+        decoded = decode(payload, 0, len(payload), by_id=was_by_id)
+        if decoded.extension is not None:
+            # It names queues by number and tasks by id, and both are given out anew.
+            self.applier.apply(decoded, by_id=was_by_id)
+            return encode_delta(NOTHING)
         by_id = self.new.generation is Generation.THREE
-        if isinstance(delta, RemoveEqualTask) and by_id:
-            task_id = self.queues.remove_equal(delta.queue, delta.key, delta.payload)
+        kind, queue, middle, removed = decoded.change
+        if kind == REMOVE and by_id and not was_by_id:
+            task_id = self.applier.remove_equal(queue, middle, removed)
             if task_id is None:
                 return encode_delta(NOTHING)  # generation 2 ignores it, generation 3 would not
-            return encode_delta(RemoveTask(queue=delta.queue, id=TaskId(task_id)))
-        if isinstance(delta, RemoveTask) and not by_id:
-            key, removed = self.queues.remove(delta.queue, delta.id)
-            return encode_delta(RemoveEqualTask(queue=delta.queue, key=key, payload=removed))
-        self.queues.apply(delta)
+            return encode_delta(RemoveTask(queue=queue, id=TaskId(task_id)))
+        if kind == REMOVE and was_by_id and not by_id:
+            key, removed = self.queues.remove(queue, middle)
+            return encode_delta(RemoveEqualTask(queue=queue, key=key, payload=removed))
+        self.applier.apply_change(decoded.change, by_id=was_by_id)
         return payload

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadData
+from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import SnapshotHeader, decode_snapshot, encode_head
 from penstock.model import QueueHead
@@ -16,6 +17,7 @@ from penstock.tools.rows import (
     encode_payload,
     entry_row,
     misfit_row,
+    own_fields,
     place,
     policy_fields,
     unreadable_rows,
@@ -37,6 +39,14 @@ def dump(target: Target, *, progress: Progress = no_progress) -> Iterator[Row]:
     yield from unreadable_rows(history, ("log", "sidecar"))
     for found in history.scan():
         yield misfit_row(found) if isinstance(found, Misfit) else entry_row(history, found)
+
+
+def _note(key: int, payload: bytes) -> Row:
+    """Return what a note says, beside its bytes; nothing for one that means nothing, which ``verify`` says."""
+    try:
+        return {"note": own_fields(notes.decode_note(key, payload))}
+    except BadData:
+        return {}
 
 
 def metadata_row(path: Path, metadata: Metadata) -> Row:
@@ -76,6 +86,7 @@ def snapshot_rows(path: Path, header: SnapshotHeader, progress: Progress) -> Ite
                 row = place(path, "task", offset, size, "ok") | point | {"queue": queue}
                 if form.has_ids:
                     row["id"] = task_id
-                yield row | {"key": key, "payload": encode_payload(payload)}
+                row |= {"key": key, "payload": encode_payload(payload)}
+                yield row | _note(key, payload) if queue == notes.QUEUE else row
                 offset += size
             progress(offset - start)

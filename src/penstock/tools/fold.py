@@ -18,9 +18,9 @@ from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.model import DEFAULT_QUEUE, INT64_MAX, NO_LIMITS, Dequeue, Enqueue, QueueName
 from penstock.queues.replay import Queues
-from penstock.tools.history import Found, History, Misfit, restore_snapshot
+from penstock.tools.applying import Applier, decode, read_notes
+from penstock.tools.history import Found, History, Misfit, restore_queues
 from penstock.tools.remains import is_whole, remains
-from penstock.tools.replay import apply_change
 from penstock.tools.rows import Row, entry_row, misfit_row
 from penstock.tools.target import LogFile, opened
 
@@ -41,7 +41,12 @@ def judge(history: History) -> Verdict:
     has_bad, last = False, history.first - 1
     is_point_sure, point = True, history.point
     queues = Queues()
-    restore_snapshot(history, queues)
+    raw = restore_queues(history, queues)
+    try:
+        found_notes = read_notes(queues, raw)
+    except BadData:
+        is_broken, found_notes = True, []
+    applier = Applier(queues, found_notes, is_strict=True)
     for found in history.scan():
         if isinstance(found, Misfit) or found.status in (Status.FALLING_TERM, Status.BAD_TERM):
             is_broken = has_bad = True
@@ -52,7 +57,7 @@ def judge(history: History) -> Verdict:
             has_bad = True
             is_broken = is_broken or bool(remains(found))
         else:
-            is_broken = is_broken or has_bad or not _applies(history, queues, found)
+            is_broken = is_broken or has_bad or not _applies(history, applier, found)
             last = last if found.index is None else found.index
             if point is not None and found.index == point.index:
                 is_point_sure = found.term == point.term
@@ -66,22 +71,21 @@ def judge(history: History) -> Verdict:
     )
 
 
-def _applies(history: History, queues: Queues, found: Found) -> bool:
+def _applies(history: History, applier: Applier, found: Found) -> bool:
     if found.index is None or found.index <= history.covered:
         return True
     try:
-        apply_delta(queues, found)
+        apply_delta(applier, found)
     except (BadData, ReplayConflict):
         return False
     return True
 
 
-def apply_delta(queues: Queues, found: Found) -> None:
+def apply_delta(applier: Applier, found: Found) -> None:
     """Apply an entry of generation 2 or 3. Raises ``BadData`` or ``ReplayConflict``."""
     if found.payload:
         by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
-        change = decode_change(found.payload, 0, len(found.payload), by_id=by_id)
-        apply_change(queues, change, by_id)
+        applier.apply(decode(found.payload, 0, len(found.payload), by_id=by_id), by_id=by_id)
 
 
 class Fold:
@@ -91,7 +95,9 @@ class Fold:
         is_whole_log = history.is_whole_log()
         self.history = history
         self.queues = Queues() if is_whole_log else queues
+        self.applier = Applier(self.queues, is_strict=False)
         self.entries = 0
+        self.extensions = 0  # whole entries of ours; they do not outlive the log that they speak of
         self.notes: list[str] = []
         self.term = 0
         # The last entry passed has an index from ``index`` to ``index_max``; behind a gap they differ.
@@ -193,9 +199,11 @@ class Fold:
         if found.log.layout.contents is Contents.COMMANDS:
             return self._obey(found)
         by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
-        kind, name, middle, payload = decode_change(
-            found.payload, 0, len(found.payload), by_id=by_id
-        )
+        decoded = decode(found.payload, 0, len(found.payload), by_id=by_id)
+        if decoded.extension is not None:
+            self.extensions += 1
+            return None
+        kind, name, middle, _ = decoded.change
         is_sure = found.status is Status.OK and self.index_max <= self.sure
         if kind == ADD:
             self._provide(name)
@@ -213,7 +221,7 @@ class Fold:
         ):
             return "entries before it are lost, so it is unknown which task it removed; the task is kept"
         try:
-            apply_change(self.queues, (kind, name, middle, payload), by_id)
+            self.applier.apply(decoded, by_id=by_id)
         except ReplayConflict as error:
             return str(error)
         return None

@@ -15,16 +15,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
+from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Header, LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import Batch, SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.snapshot import (
+    Batch,
+    SnapshotHeader,
+    StoredTask,
+    decode_snapshot,
+)
 from penstock.formats.taskflux.sync_point import SyncPoint
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage.reading import read_header, scan_file
+from penstock.tools.applying import read_notes
 from penstock.tools.target import (
     LogFile,
     Target,
@@ -286,23 +293,32 @@ def _first(target: Target, snapshot: SnapshotHeader | None, after: int) -> int:
     return after if old is None else old
 
 
-def restore_snapshot(history: History, queues: Queues) -> None:
-    """Read the snapshot into ``queues``. Raises ``BadData`` for damage."""
+def restore_snapshot(history: History, queues: Queues) -> list[notes.Note]:
+    """Read the snapshot into ``queues`` and return its notes, if it has any. Raises ``BadData`` for damage."""
+    return read_notes(queues, restore_queues(history, queues))
+
+
+def restore_queues(history: History, queues: Queues) -> list[StoredTask]:
+    """Read a snapshot's queues, and return its notes as they are stored. Raises ``BadData`` for damage."""
     path, header = history.target.snapshot, history.snapshot
     if path is None or header is None:
-        return
+        return []
     queues.by_name.clear()
     queue: QueueContents | None = None
+    raw: list[StoredTask] = []
     with opened(path) as file:
         last = 0
         for event in decode_snapshot(file.read, file.size(), header.layout):
             if isinstance(event, QueueHead):
-                queue = queues.restore(event)
+                queue = None if event.name == notes.QUEUE else queues.restore(event)
             elif isinstance(event, Batch):
-                assert queue is not None
-                _restore_tasks(queue, event)
+                if queue is None:
+                    raw += event.tasks
+                else:
+                    _restore_tasks(queue, event)
                 history.progress(event.offset - last)
                 last = event.offset
+    return raw
 
 
 def _restore_tasks(queue: QueueContents, batch: Batch) -> None:

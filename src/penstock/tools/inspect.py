@@ -33,6 +33,8 @@ def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
         "vote": None if state is None else state.vote,
         "queues": summary.queues,
         "tasks": summary.tasks,
+        "extensions": summary.extensions,
+        "notes": summary.notes,
         "damage": damage,
     }
 

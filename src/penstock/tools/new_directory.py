@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert, PathRefused
+from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout, encode_snapshot
-from penstock.model import INT32_MAX, INT64_MAX, HardState, Index, SnapshotPoint, Term
+from penstock.formats.taskflux.snapshot import (
+    WRITTEN,
+    SnapshotLayout,
+    StoredTask,
+    encode_snapshot,
+)
+from penstock.model import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_LIMITS,
+    HardState,
+    Index,
+    QueueHead,
+    SnapshotPoint,
+    TaskId,
+    Term,
+)
 from penstock.queues.replay import Queues
 from penstock.storage.directory import layout_for
 from penstock.storage.files import TEMPORARY_SUFFIX, replace_file
@@ -82,18 +98,31 @@ class NewDirectory:
         FILES.make_directory(self._layout.home)
 
     def write_snapshot(
-        self, point: SnapshotPoint, queues: Queues, layout: SnapshotLayout | None = None
+        self,
+        point: SnapshotPoint,
+        queues: Queues,
+        layout: SnapshotLayout | None = None,
+        *,
+        kept: Sequence[notes.Note] | None = None,
     ) -> None:
-        """Write the state after ``point``. Raises ``CannotConvert``."""
+        """Write the state after ``point``. Raises ``CannotConvert``.
+
+        Where entries of ours go along that speak of queues by their numbers, ``kept`` holds the notes of the
+        snapshot that was read, if it had any: the queues then stay in their order.
+        """
         if point.index == INT64_MAX:
             raise CannotConvert(f"a snapshot at entry {point.index} leaves no index for the next")
-        contents = [queues.by_name[name] for name in sorted(queues.by_name)]
-        pieces = encode_snapshot(
-            point,
-            len(contents),
-            ((queue.head, queue.by_age()) for queue in contents),
-            layout or WRITTEN[self.generation],
-        )
+        names = sorted(queues.by_name) if kept is None else list(queues.by_name)
+        contents = [queues.by_name[name] for name in names]
+        parts: list[tuple[QueueHead, Iterable[StoredTask]]] = [
+            (queue.head, queue.by_age()) for queue in contents
+        ]
+        if kept:
+            tasks = [(number, *note) for number, note in enumerate(notes.encode_notes(kept), 1)]
+            last_id = TaskId(len(tasks))
+            head = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=last_id, count=len(tasks))
+            parts.append((head, tasks))
+        pieces = encode_snapshot(point, len(parts), parts, layout or WRITTEN[self.generation])
         SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
         self._point = point
 

@@ -14,16 +14,18 @@ from pathlib import Path
 from penstock.errors import BadData
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, Status
-from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout
+from penstock.formats.taskflux.notes import Note
+from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout, StoredTask
 from penstock.model import HardState, Index, SnapshotPoint, Term
 from penstock.queues.replay import Queues
+from penstock.tools.applying import Applier, read_notes
 from penstock.tools.fold import Fold, Verdict, apply_delta, judge
 from penstock.tools.history import (
     Found,
     History,
     Progress,
     no_progress,
-    restore_snapshot,
+    restore_queues,
     survey,
 )
 from penstock.tools.new_directory import NewDirectory, new_directory
@@ -58,16 +60,12 @@ class _Repair:
         self.new = new
         self.result = result
         self.queues = Queues()
+        self.found: list[Note] = []  # what the snapshot holds of ours
         self.term = 0  # the highest that was taken along
 
     def run(self) -> Iterator[Row]:
         yield from unreadable_rows(self.history)
-        try:
-            restore_snapshot(self.history, self.queues)
-        except BadData as error:
-            assert self.history.target.snapshot is not None
-            yield damage_row(error, "snapshot", self.history.target.snapshot)
-            self.history, self.queues = replace(self.history, snapshot=None), Queues()
+        yield from self._restore()
         if self.history.point is not None:
             self.term = self.history.point.term
         is_old = self.history.target.generation is Generation.ONE
@@ -79,6 +77,21 @@ class _Repair:
         self._write_metadata()
         self.result.queues = len(self.queues.by_name)
         self.result.tasks = sum(map(len, self.queues.by_name.values()))
+
+    def _restore(self) -> Iterator[Row]:
+        """Read the snapshot as far as it is whole: its notes may mean nothing where its tasks do."""
+        path, raw = self.history.target.snapshot, list[StoredTask]()
+        try:
+            raw = restore_queues(self.history, self.queues)
+        except BadData as error:
+            assert path is not None
+            yield damage_row(error, "snapshot", path)
+            self.history, self.queues = replace(self.history, snapshot=None), Queues()
+        try:
+            self.found = read_notes(self.queues, raw)
+        except BadData as error:
+            assert path is not None
+            yield damage_row(error, "snapshot", path)
 
     def _write_metadata(self) -> None:
         metadata = self.history.metadata
@@ -94,14 +107,15 @@ class _Repair:
         """Take a log along that is whole up to its end."""
         history = self.history
         if history.point is not None:
-            self.new.write_snapshot(history.point, self.queues)
+            self.new.write_snapshot(history.point, self.queues, kept=self.found)
+        applier = Applier(self.queues, self.found, is_strict=True)
         last_committed = -1
         for found in history.scan():
             assert isinstance(found, Found), "a log that does not fit together is folded"
             if found.status is not Status.OK:
                 yield entry_row(history, found)
             elif found.index is not None and found.index > history.covered:
-                apply_delta(self.queues, found)
+                apply_delta(applier, found)
                 self.new.append(found.term, found.payload)
                 self.term = found.term
                 self.result.entries += 1
@@ -116,6 +130,11 @@ class _Repair:
         self.queues, self.term = fold.queues, max(self.term, fold.term)
         self.result.entries = fold.entries
         self.result.notes += fold.notes
+        if fold.extensions or self.found:
+            self.result.notes.append(
+                "delays, expiries, attempts, queue options and the memory of retries are lost: tasks are kept,"
+                " but what was said of them beyond key and payload was said of the log as it was"
+            )
         if fold.index >= 0:
             point = SnapshotPoint(index=Index(fold.index), term=Term(max(1, self.term)))
             self.new.write_snapshot(point, self.queues, _snapshot_layout(self.history))

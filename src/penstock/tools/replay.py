@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayConflict
 from penstock.formats.taskflux.commands import decode_command
-from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, Change, decode_change
+from penstock.formats.taskflux.deltas import DELETE, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.queues.replay import Queues
 from penstock.storage.files import File
 from penstock.storage.reading import Window, find_record_in_file, walk_windows
+from penstock.tools.applying import Applier, decode
 from penstock.tools.history import History, Misfit, restore_snapshot
 from penstock.tools.target import LogFile, opened
 
@@ -28,6 +29,8 @@ class Replayed:
     index: int  # the last entry applied, or covered by the snapshot; -1 if none
     term: int
     tail: str | None  # words about bytes at the end that were not applied
+    extensions: int = 0  # entries of ours among those applied
+    notes: int = 0  # what the snapshot holds of ours beside its queues
 
 
 def replay(history: History, *, at: int | None = None, uncommitted: bool = False) -> Replayed:
@@ -47,9 +50,8 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
     if at is None and history.commit is not None and not uncommitted:
         stop = history.commit
     queues = Queues()
-    run = _Run(history, queues, covered, stop)
-    if not is_whole_log:
-        restore_snapshot(history, queues)
+    found = [] if is_whole_log else restore_snapshot(history, queues)
+    run = _Run(history, Applier(queues, found, is_strict=False), covered, stop)
     for log in history.target.logs:
         if not run.is_done:
             run.read(log)
@@ -59,15 +61,22 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         )
     if at is None:
         run.refuse_short_log()
-    return Replayed(queues=queues, index=run.index, term=run.term, tail=run.tail)
+    return Replayed(
+        queues=queues,
+        index=run.index,
+        term=run.term,
+        tail=run.tail,
+        extensions=run.applier.extensions,
+        notes=len(found),
+    )
 
 
 class _Run:
     """One pass over the log files."""
 
-    def __init__(self, history: History, queues: Queues, covered: int, stop: int | None) -> None:
+    def __init__(self, history: History, applier: Applier, covered: int, stop: int | None) -> None:
         self.history = history
-        self.queues = queues
+        self.applier = applier
         self.stop = stop
         self.index = covered
         self.term = 0 if history.point is None else history.point.term
@@ -108,6 +117,7 @@ class _Run:
         by_id = log.layout.contents is Contents.DELTAS_BY_ID
         commands = log.layout.contents is Contents.COMMANDS
         ends = [*found.offsets[1:], found.position]
+        applier = self.applier
         current, start = skip, 0
         try:
             for current in range(skip, count):
@@ -115,9 +125,13 @@ class _Run:
                 if start == end:
                     continue  # an empty payload is stored but changes nothing
                 if commands:
-                    self.queues.obey(decode_command(data[start:end]))
+                    applier.queues.obey(decode_command(data[start:end]))
                 else:
-                    apply_change(self.queues, decode_change(data, start, end, by_id=by_id), by_id)
+                    change = decode_change(data, start, end, by_id=by_id)
+                    if change[0] == DELETE:
+                        applier.apply(decode(data, start, end, by_id=by_id), by_id=by_id)
+                    else:
+                        applier.apply_change(change, by_id=by_id)
         except BadData as error:
             # A command is cut out of the window before it is decoded, a delta is decoded in it.
             base = window.base + (start if commands else 0)
@@ -168,22 +182,3 @@ def _goes_on(file: File, log: LogFile, offset: int, stop: Status) -> bool:
     if not log.layout.is_marked or stop in (Status.BAD_TERM, Status.FALLING_TERM):
         return stop is not Status.TORN
     return find_record_in_file(file, log.layout, offset + 1, file.size()) is not None
-
-
-def apply_change(queues: Queues, change: Change, by_id: bool) -> None:
-    """Apply a decoded delta. Raises ``ReplayConflict``."""
-    kind, queue, middle, payload = change
-    if kind == ADD:
-        contents = queues.by_name.get(queue)
-        if contents is None:
-            queues.add(queue, middle, payload)  # raises with the right words
-        else:
-            contents.add(middle, payload)
-    elif kind == CREATE:
-        queues.create(queue, middle)
-    elif kind == DELETE:
-        queues.delete(queue)
-    elif by_id:
-        queues.remove(queue, middle)
-    else:
-        queues.remove_equal(queue, middle, payload)

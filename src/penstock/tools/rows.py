@@ -8,29 +8,37 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import BadData
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import decode_delta
+from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
+from penstock.formats.taskflux.notes import Header, Ids, Note, ProducerNote, QueueNote, TaskNotes
 from penstock.model import (
+    Adding,
     AddTask,
     Command,
     CountTasks,
     CreateCommand,
     CreateQueue,
+    Creating,
     DeleteCommand,
     DeleteQueue,
     Delta,
     Dequeue,
     Enqueue,
+    Extension,
     ListQueues,
     Policy,
     RemoveEqualTask,
     RemoveTask,
+    Removing,
+    Returning,
 )
 from penstock.tools.history import Found, History, Misfit
 from penstock.tools.target import FAMILY
@@ -49,6 +57,18 @@ _OPS: Final[dict[type[Delta | Command], str]] = {
     CreateCommand: "create",
     DeleteCommand: "delete",
     ListQueues: "list",
+}
+
+_KINDS: Final[dict[type[Extension | Note], str]] = {
+    Adding: "adding",
+    Creating: "creating",
+    Returning: "returning",
+    Removing: "removing",
+    Header: "header",
+    QueueNote: "queue",
+    TaskNotes: "tasks",
+    Ids: "ids",
+    ProducerNote: "producer",
 }
 
 KINDS: Final = ("metadata", "snapshot", "log", "sidecar")
@@ -120,7 +140,28 @@ def change_fields(payload: bytes, contents: Contents) -> Row:
         fields["payload"] = encode_payload(change.payload)
     if isinstance(change, CreateQueue):
         fields["policy"] = policy_fields(change.policy)
+    if isinstance(change, DeleteQueue) and is_extension(payload, 0, len(payload)):
+        extension = decode_extension(payload, 0, len(payload))
+        if extension is not None:
+            fields["extension"] = own_fields(extension)
     return fields
+
+
+def own_fields(value: Extension | Note) -> Row:
+    """Return what an extension or a note says; what it leaves open is left out."""
+    return {"kind": _KINDS[type(value)]} | _plain(asdict(value))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return encode_payload(value)
+        case dict():
+            return {name: _plain(inner) for name, inner in value.items() if inner is not None}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value
 
 
 def policy_fields(policy: Policy) -> Row:

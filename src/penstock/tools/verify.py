@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux.commands import decode_command
-from penstock.formats.taskflux.deltas import Change, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import SnapshotHeader
 from penstock.model import Command
 from penstock.queues.replay import Queues
+from penstock.tools.applying import Applier, Decoded, decode
 from penstock.tools.history import (
     Found,
     History,
@@ -27,7 +27,6 @@ from penstock.tools.history import (
     restore_snapshot,
     survey,
 )
-from penstock.tools.replay import apply_change
 from penstock.tools.rows import Row, damage_row, entry_row, misfit_row, place, unreadable_rows
 from penstock.tools.target import Target
 
@@ -46,6 +45,8 @@ class Summary:
     snapshot: SnapshotHeader | None = None
     queues: int = 0
     tasks: int = 0
+    extensions: int = 0  # entries of ours that plain readers replay without effect
+    notes: int = 0  # what the snapshot holds of ours beside its queues
 
 
 def verify(
@@ -67,26 +68,30 @@ class _Verification:
         self.history = history
         self.summary = summary
         self.queues = Queues()
+        self.applier = Applier(self.queues, is_strict=True)
         # Once something is missing, later entries cannot be expected to apply.
         self.is_exact = True
         # Whether all entries up to here are accounted for, so that the end can be judged.
         self.is_counted = True
         self.is_whole_log = history.is_whole_log()
         self.next_index = history.first
-        self.change: Change | Command | None = None  # what the entry at hand says
+        self.change: Decoded | Command | None = None  # what the entry at hand says
 
     def rows(self) -> Iterator[Row]:
         target = self.history.target
         if not self.history.is_first_sure or (target.snapshot and not self.history.snapshot):
             self.is_exact = False
         try:
-            restore_snapshot(self.history, self.queues)
+            found_notes = restore_snapshot(self.history, self.queues)
+            self.applier = Applier(self.queues, found_notes, is_strict=True)
+            self.summary.notes = len(found_notes)
         except BadData as error:
             assert target.snapshot is not None
             self.is_exact = False
             yield damage_row(error, "snapshot", target.snapshot)
         if self.is_whole_log:
             self.queues = Queues()
+            self.applier = Applier(self.queues, is_strict=True)
         self._note_state()
         for found in self.history.scan():
             if isinstance(found, Misfit):
@@ -131,7 +136,8 @@ class _Verification:
                 self.change = decode_command(found.payload)
             else:
                 by_id = contents is Contents.DELTAS_BY_ID
-                self.change = decode_change(found.payload, 0, len(found.payload), by_id=by_id)
+                self.change = decode(found.payload, 0, len(found.payload), by_id=by_id)
+                self.summary.extensions += self.change.extension is not None
         except BadData:
             return False
         return True
@@ -158,9 +164,9 @@ class _Verification:
         if not self.is_exact or self.change is None:
             return
         try:
-            if isinstance(self.change, tuple):
+            if isinstance(self.change, Decoded):
                 by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
-                apply_change(self.queues, self.change, by_id)
+                self.applier.apply(self.change, by_id=by_id)
             else:
                 self.queues.obey(self.change)
         except ReplayConflict as error:

@@ -1,0 +1,221 @@
+"""Applying what a log says to its queues, ours beside TaskFlux's: the tasks that a node would have, and its ids.
+
+A plain reader needs nothing of this: our extensions change no task (docs/formats/extensions.md). But in
+generation 2 only they tell which of several equal tasks a removal meant, and so in which order the rest stands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.binary import Bytes
+from penstock.errors import CorruptData, ReplayConflict
+from penstock.formats.taskflux import notes
+from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, Change, decode_change
+from penstock.formats.taskflux.extensions import decode_extension, is_extension
+from penstock.formats.taskflux.snapshot import StoredTask
+from penstock.model import (
+    DEFAULT_QUEUE,
+    Adding,
+    Creating,
+    Extension,
+    Policy,
+    QueueName,
+    Removing,
+    Returning,
+)
+from penstock.queues.replay import Queues
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What an entry of generation 2 or 3 says: a delta, and an extension if it is one of those."""
+
+    change: Change
+    extension: Extension | None
+
+
+def decode(data: Bytes, start: int, end: int, *, by_id: bool) -> Decoded:
+    """Return what ``data[start:end]`` says. Raises ``BadData``."""
+    change = decode_change(data, start, end, by_id=by_id)
+    if change[0] == DELETE and is_extension(data, start, end):
+        return Decoded(change, decode_extension(data, start, end))
+    return Decoded(change, None)
+
+
+class Applier:
+    """Applies entries to queues, in order."""
+
+    def __init__(
+        self, queues: Queues, found: Sequence[notes.Note] = (), *, is_strict: bool
+    ) -> None:
+        """Begin with a snapshot's queues and its notes.
+
+        ``is_strict``: an extension that speaks of what is not there is a conflict, as it is to a node.
+        """
+        self.queues = queues
+        self.extensions = 0  # applied so far
+        self._is_strict = is_strict
+        self._removing: deque[int] = deque()  # what an extension says of the next removals
+        self._creating: Creating | None = None
+        self._numbers = _numbers(queues, found)
+        self._next_number = max(self._numbers, default=0) + 1
+        for note in found:
+            if isinstance(note, notes.Header):
+                self._next_number = note.next_number
+
+    def apply(self, decoded: Decoded, *, by_id: bool) -> None:
+        """Apply an entry. Raises ``ReplayConflict``."""
+        if decoded.extension is not None:
+            self.extensions += 1
+            self._extend(decoded.extension)
+        else:
+            self.apply_change(decoded.change, by_id=by_id)
+
+    def apply_change(self, change: Change, *, by_id: bool) -> None:
+        """Apply a delta that is no extension. Raises ``ReplayConflict``."""
+        kind, name, middle, payload = change
+        if kind == ADD:
+            contents = self.queues.by_name.get(name)
+            if contents is None:
+                self.queues.add(name, middle, payload)  # raises with the right words
+            else:
+                contents.add(middle, payload)
+        elif kind == CREATE:
+            self._create(name, middle)
+        elif kind == DELETE:
+            self._delete(name)
+        elif by_id:
+            self.queues.remove(name, middle)
+        else:
+            self.remove_equal(name, middle, payload)
+            return
+        if self._removing:
+            self._removing.clear()
+        self._creating = None
+
+    def remove_equal(self, name: QueueName, key: int, payload: bytes) -> int | None:
+        """Remove the task that is meant, or else the oldest equal one; return its id, if there is one."""
+        contents = self.queues.by_name.get(name)
+        if self._removing and contents is not None:
+            task_id = self._removing.popleft()
+            if contents.tasks.get(task_id) == (key, payload):
+                contents.remove(task_id)
+                return task_id
+            self._removing.clear()
+        return self.queues.remove_equal(name, key, payload)
+
+    def _create(self, name: QueueName, policy: Policy) -> None:
+        self.queues.create(name, policy)
+        creating, self._creating = self._creating, None
+        if creating is not None and self._is_strict and creating.dead_letter is not None:
+            self._find(creating.dead_letter)
+        self._numbers[self._next_number] = name
+        self._next_number += 1
+
+    def _delete(self, name: QueueName) -> None:
+        if name in self.queues.by_name and name != DEFAULT_QUEUE:
+            self._numbers = {n: other for n, other in self._numbers.items() if other != name}
+        self.queues.delete(name)
+
+    def _find(self, number: int) -> QueueName:
+        if number not in self._numbers:
+            raise ReplayConflict(
+                f"an extension speaks of queue number {number}, which is not there"
+            )
+        return self._numbers[number]
+
+    def _extend(self, extension: Extension) -> None:
+        self._removing.clear()
+        self._creating = None
+        match extension:
+            case Removing():
+                self._removing.extend(extension.ids)
+            case Creating():
+                self._creating = extension
+            case Returning():
+                self._check_returning(extension)
+            case Adding():
+                pass
+
+    def _check_returning(self, returning: Returning) -> None:
+        if not self._is_strict or returning.queue not in self._numbers:
+            return  # what returns to a queue that was deleted is gone with it
+        name = self._numbers[returning.queue]
+        for task_id in returning.ids:
+            if task_id not in self.queues.by_name[name].tasks:
+                raise ReplayConflict(f"task {task_id} returns to queue {name!r} but is not there")
+
+
+# --- a snapshot's notes --------------------------------------------------------------------------
+
+
+def _numbers(queues: Queues, found: Sequence[notes.Note]) -> dict[int, QueueName]:
+    """Return the queues by number: as the notes have it, else as they stand in the file."""
+    noted = {note.number: note.name for note in found if isinstance(note, notes.QueueNote)}
+    if noted:
+        return noted
+    others = [name for name in queues.by_name if name != DEFAULT_QUEUE]
+    return dict(enumerate([DEFAULT_QUEUE, *others]))
+
+
+def read_notes(queues: Queues, raw: Sequence[StoredTask]) -> list[notes.Note]:
+    """Return a snapshot's notes, and give its tasks the ids they had.
+
+    Raises ``BadData``, also for notes that do not belong to the snapshot.
+    """
+    found = [notes.decode_note(key, payload) for _, key, payload in raw]
+    if found:
+        _restore(queues, found)
+    return found
+
+
+def _restore(queues: Queues, found: Sequence[notes.Note]) -> None:
+    noted = {note.number: note for note in found if isinstance(note, notes.QueueNote)}
+    _check_queues(queues, found, noted)
+    ids: dict[int, list[int]] = {}
+    for note in found:
+        if isinstance(note, notes.Ids):
+            ids.setdefault(note.queue, []).extend(note.ids)
+    for number, own in ids.items():
+        contents = queues.by_name[_noted(noted, number).name]
+        if len(own) != len(contents) or sorted(set(own)) != own:
+            raise CorruptData(f"the snapshot's notes know other tasks of queue {contents.name!r}")
+        contents.tasks = dict(zip(own, contents.tasks.values(), strict=True))
+    for note in noted.values():
+        contents = queues.by_name[note.name]
+        if max(contents.tasks, default=0) > note.last_id:
+            raise CorruptData(f"the snapshot's notes number queue {note.name!r} impossibly")
+        contents.last_id = note.last_id
+    for note_ in found:
+        if isinstance(note_, notes.TaskNotes):
+            tasks = queues.by_name[_noted(noted, note_.queue).name].tasks
+            if not all(row[0] in tasks for row in note_.rows):
+                raise CorruptData("the snapshot's notes know tasks that it does not hold")
+
+
+def _check_queues(
+    queues: Queues, found: Sequence[notes.Note], noted: dict[int, notes.QueueNote]
+) -> None:
+    header = found[0]
+    names = [note.name for note in found if isinstance(note, notes.QueueNote)]
+    if not isinstance(header, notes.Header):
+        raise CorruptData("the snapshot's notes do not begin with their header")
+    is_whole = len(names) == len(noted) and set(names) == queues.by_name.keys()
+    if not is_whole or noted.get(0, header) == header or noted[0].name != DEFAULT_QUEUE:
+        raise CorruptData("the snapshot's notes know other queues than it holds")
+    if max(noted) >= header.next_number:
+        raise CorruptData("the snapshot's notes number its queues impossibly")
+    for note in noted.values():
+        if note.dead_letter is not None:
+            _noted(noted, note.dead_letter)
+
+
+def _noted(noted: dict[int, notes.QueueNote], number: int) -> notes.QueueNote:
+    if number not in noted:
+        raise CorruptData(
+            f"the snapshot's notes speak of queue number {number}, which is not there"
+        )
+    return noted[number]
