@@ -412,8 +412,8 @@ def main() -> None:
             *goal_lines,
             "",
         ]
-        # What bench/node wrote stands behind its mark and stays.
-        _, mark, rest = RESULTS.read_text().partition("<!-- node:begin -->")
+        # What the other benchmarks wrote stands behind their marks and stays.
+        _, mark, rest = RESULTS.read_text().partition("<!-- ")
         RESULTS.write_text("\n".join(text) + ("\n" + mark + rest if mark else ""))
         sys.stderr.write(f"wrote {RESULTS.name}\n")
 

@@ -68,7 +68,7 @@ def test_each_command_over_a_healthy_node_exits_0_and_prints_json_lines(
     assert (converted.code, converted.err) == (0, "")
     assert list(converted.rows[0]) == [
         "family", "generation", "path", "entries", "snapshot_index", "queues", "tasks",
-        "left_uncommitted",
+        "left_uncommitted", "dropped_extensions", "dropped_notes",
     ]  # fmt: skip
     for copy in ("repaired", "converted"):
         assert listed(penstock("tasks", tmp_path / copy)) == EXPECTED

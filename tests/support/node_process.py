@@ -9,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, Final, Self
@@ -33,6 +33,7 @@ class NodeProcess:
         listen: str = "127.0.0.1:0",
         before: str = "",
         prepare: Callable[[], None] | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
         """Start it. ``before`` is Python that runs ahead of the node in its process."""
         self.data = data
@@ -42,6 +43,7 @@ class NodeProcess:
             [sys.executable, "-c", code, *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            pass_fds=descriptors,
             preexec_fn=prepare,  # noqa: PLW1509 - the child only lowers a limit of its own
         )
         self.events: list[dict[str, Any]] = []  # JSON lines that it said

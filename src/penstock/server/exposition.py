@@ -26,8 +26,9 @@ class Exposition:
         self._thread = thread
 
     @property
-    def port(self) -> int:
-        return int(self._server.server_port)
+    def address(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
     def close(self) -> None:
         self._server.shutdown()

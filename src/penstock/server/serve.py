@@ -18,7 +18,7 @@ from typing import Any, Final
 from penstock import __version__
 from penstock.errors import LimitReached, PenstockError, Unreachable
 from penstock.server.disk import ThreadDisk
-from penstock.server.exposition import expose
+from penstock.server.exposition import Exposition, expose
 from penstock.server.listener import Listener
 from penstock.server.node import Node
 from penstock.server.settings import Settings
@@ -99,7 +99,7 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
     metrics = None
     if settings.metrics_port is not None:
         metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
-    _say_started(node, listening.getsockname(), say)
+    _say_started(node, listening.getsockname(), metrics, say)
     cause = await stopped
     server.close()
     if cause is None:
@@ -165,7 +165,9 @@ def _note_bug(
         stop(PenstockError(f"stopped by a bug, please report it: {error!r}"))
 
 
-def _say_started(node: Node, address: tuple[object, ...], say: Say) -> None:
+def _say_started(
+    node: Node, address: tuple[object, ...], metrics: Exposition | None, say: Say
+) -> None:
     recovered = node.recovered
     for cut in recovered.cuts:
         say("cut", {"text": str(cut)})
@@ -184,6 +186,7 @@ def _say_started(node: Node, address: tuple[object, ...], say: Say) -> None:
             "tasks": recovered.tasks,
             "entries": recovered.entries,
             "recovery_seconds": round(recovered.seconds, 3),
+            **({} if metrics is None else {"metrics": metrics.address}),
         },
     )
 

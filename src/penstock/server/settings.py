@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,9 @@ from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
 
 SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
+
+FRAME_SIZE_MIN: Final = 4096
+"""Below this a limit of frames would refuse requests that hold no payload at all."""
 
 QUEUES_MAX: Final = 40_000
 
@@ -34,8 +38,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise InvalidValue(f"{name.replace('_', ' ')} must be above 0")
+            if not 0 < getattr(self, name) < math.inf:  # which is not true of "nan" either
+                raise InvalidValue(f"{name.replace('_', ' ')} must be a number above 0")
+        if not FRAME_SIZE_MIN <= self.frame_size_max <= FRAME_SIZE_MAX:
+            raise InvalidValue(f"a frame has {FRAME_SIZE_MIN} to {FRAME_SIZE_MAX} bytes at most")
         if self.queues_max > QUEUES_MAX:
             raise InvalidValue(f"more than {QUEUES_MAX} queues do not fit one answer to a stat")
         if self.payload_size_max > PAYLOAD_SIZE_MAX:

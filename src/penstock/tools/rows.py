@@ -149,7 +149,8 @@ def change_fields(payload: bytes, contents: Contents) -> Row:
 
 def own_fields(value: Extension | Note) -> Row:
     """Return what an extension or a note says; what it leaves open is left out."""
-    return {"kind": _KINDS[type(value)]} | _plain(asdict(value))
+    fields: Row = {"kind": _KINDS[type(value)]}
+    return fields | _plain(asdict(value))
 
 
 def _plain(value: Any) -> Any:
