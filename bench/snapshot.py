@@ -103,7 +103,7 @@ def main() -> None:
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory), chosen.tasks)
-    usual = max(percentile(found["before"], 0.99), percentile(found["behind"], 0.99))
+    usual = percentile(sorted(found["before"] + found["behind"]), 0.99)
     ratio = percentile(found["during"], 0.99) / usual
     rows = [
         (name, f"{len(taken):,}", *(f"{percentile(taken, s):.2f}" for s in (0.5, 0.99, 1)))

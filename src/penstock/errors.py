@@ -183,7 +183,9 @@ class PayloadTooLarge(PolicyViolated):
 class LeaseLost(RequestRefused):
     """The lease has ended; the task is back in its queue and somebody else may have it."""
 
-    deliveries: Sequence[Any] = ()  # those of the call whose lease had ended; the others were settled
+    deliveries: Sequence[
+        Any
+    ] = ()  # those of the call whose lease had ended; the others were settled
 
 
 class SequenceForgotten(RequestRefused):

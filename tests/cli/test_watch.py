@@ -60,8 +60,7 @@ def test_the_view_shows_depths_rates_totals_and_the_node() -> None:
     console.print(screen.view("gone"))
     shown = console.export_text()
     assert "at localhost:1 · generation 3 · term 2 · committed index 41" in shown
-    cells = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in shown.splitlines() if "│" in line]
-    rows = {cell[0]: cell[1:] for cell in cells}
+    rows = {words[0]: words[1:] for words in map(str.split, shown.splitlines()) if words}
     assert rows["q"] == ["7", "4", "2", "1", "0", "0", "0", "1,234", "10", "0", "▂█"]
     assert rows["(default)"][:4] == ["8", "8", "0", "0"]
     assert rows["all"][:4] == ["15", "12", "2", "1"]
@@ -181,6 +180,20 @@ def test_in_a_terminal_it_is_drawn_in_place(node: NodeProcess) -> None:
 def test_a_queue_that_is_missing_is_not_waited_for(node: NodeProcess) -> None:
     outcome = penstock("stat", "nowhere", "--watch")
     assert (outcome.code, outcome.out, len(outcome.words)) == (1, "", 1)
+
+
+@pytest.mark.parametrize("width", [80, 100, 110, 140])
+def test_the_numbers_are_whole_on_a_screen_of_any_usual_width(width: int) -> None:
+    console = Console(width=width, height=40, record=True, file=StringIO())
+    screen = Screen("localhost:1", console)
+    many = stat("invoices", count=1_234_567, leased=100_000, delayed=50_000)
+    busy = Rates(enqueued=123_456, delivered=98_765, acked=87_654)
+    screen.sample(sample(0.0, many, stat("")), {"invoices": busy})
+    console.print(screen.view())
+    shown = console.export_text()
+    assert "…" not in shown
+    for text in ("invoices", "(default)", "1,234,567", "1,084,567", "123,456", "98,765", "87,654"):
+        assert text in shown
 
 
 @pytest.mark.parametrize("depth", [0, 1, 10**12])

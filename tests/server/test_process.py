@@ -10,12 +10,12 @@ import pytest
 from penstock.client.blocking import connect
 from penstock.errors import LeaseLost
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import segment_name
+from penstock.formats.taskflux.log import RECORD_MARKER, segment_name
 from penstock.model import QueueName
 from penstock.protocol import version2 as v2
 from support.at_rest import listed, tree
 from support.command import penstock, process
-from support.damage import flipped
+from support.damage import flipped, overwritten
 from support.directories import EXPECTED, build
 from support.node_process import NodeProcess, start
 
@@ -43,7 +43,7 @@ FIRST_SEGMENT = Path("data/log") / segment_name(0)
         ("--max-frame 1", "a frame has 4096 to 20971520 bytes"),
         ("--idle-timeout nan", "idle seconds must be a number above 0"),
         ("--stall-timeout inf", "stall seconds must be a number above 0"),
-        ("--max-queues many", "'many' is not a valid integer"),
+        ("--max-queues many", "valid integer"),
         ("--unheard-of", "No such option"),
     ],
 )
@@ -164,18 +164,22 @@ def test_a_damaged_directory_is_refused_with_the_place_and_nothing_is_changed(
 
 
 def test_a_torn_tail_is_cut_and_said(tmp_path: Path) -> None:
-    root = build(tmp_path / "node", Generation.THREE)
+    root = tmp_path / "node"
+    with start(root) as node, node.client() as client:
+        client.enqueue("", b"the last")
+        node.kill()
     log = root / FIRST_SEGMENT
-    data = log.read_bytes().rstrip(b"\x00")
-    log.write_bytes(data + b"\xba\xd0\xba\xd0"[:0] + data[-60:][:20])
+    data = log.read_bytes()
+    end = data.index(b"the last") + len(b"the last")
+    log.write_bytes(overwritten(data, end, RECORD_MARKER + b"\x00\x00\x00\x00\x00\x00\x00\x09"))
     with start(root) as node:
         (cut,) = node.said("cut")
         assert str(log) in cut["text"]
-        assert node.wait_said("listening")["tasks"] == len(EXPECTED)
+        assert node.wait_said("listening")["tasks"] == 1
         with node.client() as client:
-            client.enqueue("mail", b"behind the cut", key=1)
-        assert node.stop() == 0
-    assert ("mail", 1, b"behind the cut") in listed(root)
+            client.enqueue("", b"behind the cut", key=1)
+        node.kill()
+    assert listed(root) == [("", 0, b"the last"), ("", 1, b"behind the cut")]
     with start(root) as node:
         assert node.said("cut") == []
 

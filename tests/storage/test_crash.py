@@ -76,6 +76,8 @@ class Workload:
 
     def append(self, payloads: list[bytes]) -> None:
         log = self.node.log
+        if log.wants_spare:  # as a node does, which has a thread for it
+            self._do("spare", log.make_spare)
         entries = [(self.term, payload) for payload in payloads]
         self._do(
             "append",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -21,7 +22,7 @@ from penstock.cli.queues import counts_row, ready
 from penstock.errors import ConnectionFailed
 from penstock.protocol.version2 import NodeInfo, QueueStat
 
-TREND_COUNT: Final = 24
+TREND_COUNT: Final = 20
 """Depths that a queue's trend is drawn from, one a sample."""
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -193,46 +194,78 @@ class Screen:
         stats = now.queues
         if len(stats) > room:
             stats = tuple(sorted(stats, key=lambda stat: -stat.count)[:room])
-        table = Table(show_footer=True, header_style="bold", footer_style="bold")
-        table.add_column("queue", "all", overflow="fold")
-        for name, footer in _totals(now.queues, found):
-            table.add_column(name, footer, justify="right", no_wrap=True)
-        table.add_column("trend", no_wrap=True)
+        columns = _columns(self._console.width)
+        total = _total(now.queues, found)
+        table = Table(
+            box=SIMPLE,
+            show_footer=True,
+            header_style="bold",
+            footer_style="bold",
+            collapse_padding=True,
+            pad_edge=False,
+        )
+        table.add_column("queue", "all", overflow="fold", min_width=len(_DEFAULT))
+        for name in columns:
+            table.add_column(name, total[name], justify="right", no_wrap=True)
+        has_trend = self._console.width >= _TREND_WIDTH
+        if has_trend:
+            table.add_column("trend", no_wrap=True)
         for stat in stats:
-            table.add_row(
-                Text("(default)", style="italic") if stat.name == "" else cell(stat.name),
-                *map(_number, _numbers(stat)),
-                *map(_rate, _rates(found.get(stat.name))),
-                Text(_trend(self._trends.get(stat.name, ())), style="cyan"),
-            )
+            cells = _cells(stat, found.get(stat.name))
+            shown = Text(_DEFAULT, style="italic") if stat.name == "" else cell(stat.name)
+            trend = Text(_trend(self._trends[stat.name]), style="cyan")
+            table.add_row(shown, *(cells[name] for name in columns), *[trend] * has_trend)
         return table
 
 
-_COLUMNS: Final = (
-    "tasks", "ready", "leased", "delayed", "returned", "expired", "dead", "in/s", "out/s", "done/s",
-)  # fmt: skip
+_DEFAULT: Final = "(default)"
+_TREND_WIDTH: Final = 100
+_ALL_WIDTH: Final = 135
+_RARE: Final = ("returned", "expired", "dead")
+_RATES: Final = ("in/s", "out/s", "done/s")
 
 
-def _numbers(stat: QueueStat) -> tuple[int, ...]:
-    counts = (stat.count, ready(stat), stat.leased, stat.delayed)
-    return (*counts, stat.returned, stat.expired, stat.dead_lettered)
+def _columns(width: int) -> list[str]:
+    """Return the numbers that fit: a narrow screen goes without those about failures."""
+    rare = _RARE if width >= _ALL_WIDTH else ()
+    return ["tasks", "ready", "leased", "delayed", *rare, *_RATES]
 
 
-def _rates(rate: Rates | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if rate is None else (rate.enqueued, rate.delivered, rate.acked)
+def _numbers(stat: QueueStat) -> dict[str, int]:
+    return {
+        "tasks": stat.count,
+        "ready": ready(stat),
+        "leased": stat.leased,
+        "delayed": stat.delayed,
+        "returned": stat.returned,
+        "expired": stat.expired,
+        "dead": stat.dead_lettered,
+    }
 
 
-def _totals(
-    stats: Iterable[QueueStat], found: dict[str, Rates]
-) -> Iterable[tuple[str, str | Text]]:
-    numbers = [sum(column) for column in zip(*map(_numbers, stats), strict=True)] or [0] * 7
-    speeds = [sum(column) for column in zip(*map(_exact, found.values()), strict=True)]
-    footers = [*map(_number, numbers), *map(_rate, speeds or [None] * 3)]
-    return zip(_COLUMNS, footers, strict=True)
+def _cells(stat: QueueStat, rate: Rates | None) -> dict[str, Text]:
+    speeds = (None,) * 3 if rate is None else (rate.enqueued, rate.delivered, rate.acked)
+    return {name: _number(value) for name, value in _numbers(stat).items()} | dict(
+        zip(_RATES, map(_rate, speeds), strict=True)
+    )
 
 
-def _exact(rate: Rates) -> tuple[float, float, float]:
-    return rate.enqueued, rate.delivered, rate.acked
+def _total(stats: Iterable[QueueStat], found: dict[str, Rates]) -> dict[str, Text]:
+    sums: Counter[str] = Counter()
+    for stat in stats:
+        sums.update(_numbers(stat))
+    speeds: tuple[float | None, ...] = (None,) * 3
+    if found:
+        each = found.values()
+        speeds = (
+            sum(rate.enqueued for rate in each),
+            sum(rate.delivered for rate in each),
+            sum(rate.acked for rate in each),
+        )
+    names = ("tasks", "ready", "leased", "delayed", *_RARE)
+    return {name: _number(sums[name]) for name in names} | dict(
+        zip(_RATES, map(_rate, speeds), strict=True)
+    )
 
 
 def _number(value: int) -> Text:

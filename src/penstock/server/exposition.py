@@ -27,8 +27,8 @@ class Exposition:
 
     @property
     def address(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        host, port = str(self._server.server_address[0]), self._server.server_port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
         self._server.shutdown()

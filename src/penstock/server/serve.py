@@ -22,7 +22,7 @@ from penstock.server.exposition import Exposition, expose
 from penstock.server.listener import Listener
 from penstock.server.node import Node
 from penstock.server.settings import Settings
-from penstock.server.snapshots import Snapshots
+from penstock.server.snapshots import Snapshots, Spares
 
 DRAIN_SECONDS: Final = 10.0
 CHEAP_SNAPSHOT_BYTES: Final = 32 * 2**20
@@ -30,6 +30,9 @@ CHEAP_SNAPSHOT_BYTES: Final = 32 * 2**20
 
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep another waiting: the disk's thread has an answer in its hands."""
+
+BACKLOG: Final = 512
+"""Connections that the system keeps for us until we have time for them."""
 
 FILES_RESERVED: Final = 128
 """Open files beyond one for each connection: the log, a snapshot, metrics, what Python itself has open."""
@@ -86,14 +89,16 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         disk.close()
         snapshot_disk.close()
         raise
+    Spares(node, snapshot_disk)
     snapshots = Snapshots(
         node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
     )
     listener = Listener(node, loop)
     try:
-        server = await loop.create_server(listener.accept, sock=listening, backlog=512)
-    except OSError as error:  # somebody else who had bound the address began to listen before us
+        listening.listen(BACKLOG)  # uvloop would not say that somebody else has begun to listen here
+    except OSError as error:
         raise _taken(settings, error) from None
+    server = await loop.create_server(listener.accept, sock=listening, backlog=BACKLOG)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, None)
     metrics = None

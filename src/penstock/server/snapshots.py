@@ -172,3 +172,25 @@ class Snapshots:
             self._node.replica.fail(error)
         elif error is not None:
             raise error
+
+
+class Spares:
+    """Makes the log's next file ahead of time, so that no batch has to wait for it."""
+
+    def __init__(self, node: Node, disk: Disk) -> None:
+        self._node = node
+        self._disk = disk
+        self._is_under_way = False
+        node.replica.after_apply.append(self.consider)
+
+    def consider(self) -> None:
+        """Begin if the log wants one."""
+        log = self._node.directory.log
+        if log.wants_spare and not self._is_under_way and self._node.replica.failure is None:
+            self._is_under_way = True
+            self._disk.run(log.make_spare, self._finish, is_alone=False)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._is_under_way = False
+        if error is not None:
+            self._node.replica.fail(error)

@@ -80,6 +80,15 @@ class Log(Protocol):
         """Return when everything appended is on the disk."""
         ...
 
+    @property
+    def wants_spare(self) -> bool:
+        """Whether ``make_spare`` would save the appends to come some time."""
+        ...
+
+    def make_spare(self) -> None:
+        """Make a file ahead of time that an append will need; may run beside appends and syncs."""
+        ...
+
     def truncate(self, index: Index) -> None:
         """Remove the entries from ``index`` on, durably. None of them may be committed."""
         ...

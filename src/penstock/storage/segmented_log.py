@@ -23,7 +23,15 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.model import Entry, Index, SnapshotPoint, Term
-from penstock.storage.files import File, Files, Poison, read_whole, replace_file, zeros
+from penstock.storage.files import (
+    TEMPORARY_SUFFIX,
+    File,
+    Files,
+    Poison,
+    read_whole,
+    replace_file,
+    zeros,
+)
 from penstock.storage.log import (
     DEFAULT_LIMITS,
     READ_SIZE_MAX,
@@ -74,6 +82,7 @@ class SegmentedLog:
         self._poison = Poison(str(directory))
         self._segments: list[_Segment] = []
         self._committed = -1
+        self._spare: Path | None = None  # a file that waits to become the next segment
         with self._poison.writing():
             files.make_directory(directory)
             self._sync_point = SyncPointFile(files, directory)
@@ -117,6 +126,29 @@ class SegmentedLog:
         with self._poison.writing():
             self._segments[-1].file.sync()
             self._sync_point.advance(synced=self.end - 1, committed=self._committed)
+
+    @property
+    def wants_spare(self) -> bool:
+        """Whether the next segment should be made now, before the newest one is full."""
+        return self._spare is None and self._segments[-1].records.end > self._limits.soft // 2
+
+    def make_spare(self) -> None:
+        """Make the next segment's file ahead of time. May run beside appends and syncs, in another thread.
+
+        A rotation then is a rename. Under its temporary name the file means nothing; a start removes it.
+        """
+        path = self._directory / ("spare" + TEMPORARY_SUFFIX)
+        with self._poison.writing():
+            file = self._files.open(path, write=True, create=True)
+            try:
+                offset = 0
+                for piece in _fresh(self._limits.soft):
+                    file.write(offset, [piece])
+                    offset += len(piece)
+                file.sync()
+            finally:
+                file.close()
+        self._spare = path
 
     def truncate(self, index: Index) -> None:
         self._poison.check()
@@ -224,7 +256,12 @@ class SegmentedLog:
     def _begin(self, first: int) -> None:
         """Put a new, preallocated segment at the end of the chain."""
         path = self._directory / segment_name(first)
-        replace_file(self._files, path, _fresh(self._limits.soft))
+        if self._spare is None:
+            replace_file(self._files, path, _fresh(self._limits.soft))
+        else:
+            self._files.rename(self._spare, path)
+            self._files.sync_directory(self._directory)
+            self._spare = None
         file = self._files.open(path, write=True)
         self._segments.append(_Segment(path, first, file, Records(LAYOUT.header_size)))
 

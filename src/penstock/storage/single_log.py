@@ -119,6 +119,11 @@ class SingleLog:
             self._file.sync()
             self._sync_point.advance(synced=self.end - 1, committed=self.committed)
 
+    wants_spare = False  # one file that grows: there is no next one to make
+
+    def make_spare(self) -> None:
+        """Nothing is to be made ahead of time."""
+
     def truncate(self, index: Index) -> None:
         self._poison.check()
         assert self.committed < index, "a committed entry never goes away"
