@@ -28,6 +28,10 @@ from penstock.formats.taskflux.generation import Generation
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 WIDTH = 110
 WATCHED_SECONDS = 6.0
+CELL = 12.2  # the width of a letter in rich's pictures
+LEADING = re.compile(
+    r'(<text [^>]*\bx=")([\d.]+)("[^>]*textLength=")([\d.]+)("[^>]*>)((?:&#160;)+)(?=[^<&])'
+)
 
 
 def main() -> None:
@@ -124,7 +128,14 @@ def save(console: Console, name: str) -> None:
     # The picture must show without the network, so fonts come from the reader's machine.
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    (IMAGES / name).write_text(svg)
+    (IMAGES / name).write_text(LEADING.sub(_indent, svg))
+
+
+def _indent(found: re.Match[str]) -> str:
+    """Begin a text where its first letter is: some programs drop the blanks before it."""
+    before, x, between, length, after, blanks = found.groups()
+    width = CELL * blanks.count(";")
+    return f"{before}{float(x) + width:g}{between}{float(length) - width:g}{after}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import subprocess
+import sys
 from base64 import b64encode
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from support.command import COMMAND, penstock
 from support.directories import EXPECTED, build
 from support.node_process import NodeProcess, start
-from support.shell import fed, payloads
+from support.shell import fed, payloads, read_terminal
 
 
 def test_arguments_are_payloads_in_order_and_the_row_says_what_was_taken(queue: str) -> None:
@@ -133,6 +136,34 @@ def test_a_full_queue_exits_1_and_says_how_many_were_taken(node: NodeProcess) ->
     assert held[: number - 1] == [b"%d" % each for each in range(number - 1)]
 
 
+def test_with_ids_a_refused_task_has_none(node: NodeProcess) -> None:
+    assert penstock("queue", "create", "single", "--max-size", "1").code == 0
+    assert penstock("enqueue", "single", "a", "--ids").rows == [{"queue": "single", "id": 1}]
+    outcome = penstock("enqueue", "single", "b", "c", "--ids")
+    assert (outcome.code, outcome.rows) == (1, [{"queue": "single", "id": None}] * 2)
+
+
+def test_progress_is_shown_to_those_who_wait_and_see_it(node: NodeProcess, queue: str) -> None:
+    ours, theirs = pty.openpty()
+    code = (
+        "import sys, penstock.cli.output as output; output.PATIENCE_S = 0;"
+        "from penstock.cli.main import main; sys.argv[0] = 'penstock'; main()"
+    )
+    lines = b"".join(b"%d\n" % number for number in range(20_000))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "enqueue", queue, "--lines"],
+        input=lines,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        check=False,
+    )
+    os.close(theirs)
+    drawn = read_terminal(ours)
+    assert (done.returncode, json.loads(done.stdout)["count"]) == (0, 20_000)
+    assert re.search(r"[\d,]+ tasks, [\d,]+ a second", drawn)
+
+
 def test_a_bad_row_ends_the_input_but_those_before_it_are_taken(queue: str) -> None:
     for bad, reason in (
         (b"{", "Expecting property name"),
@@ -164,7 +195,7 @@ def test_a_line_or_file_above_what_a_node_takes_is_refused_without_reading_it_al
     for flags in ((), ("--lines",)):
         outcome = penstock("enqueue", queue, *flags, "--file", path)
         assert (outcome.code, outcome.out) == (1, "")
-        assert f"above the {PAYLOAD_SIZE_MAX} bytes" in outcome.err
+        assert f"above {PAYLOAD_SIZE_MAX} bytes" in outcome.err
 
 
 def test_nothing_on_stdin_is_nothing_taken(queue: str) -> None:

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import penstock as package
@@ -20,6 +19,7 @@ from support.command import COMMAND, penstock, process, run
 from support.directories import build
 from support.node_files import payload_of, write_files
 from support.samples import THREE
+from support.shell import read_terminal
 
 
 def long_log(tmp_path: Path) -> Path:
@@ -79,16 +79,6 @@ def test_a_bar_is_drawn_for_those_who_wait_and_see_it(tmp_path: Path) -> None:
     assert "━" in drawn
     assert "\x1b" not in out
     assert [json.loads(line)["status"] for line in out.splitlines()] == ["ok"] * 11
-
-
-def read_terminal(descriptor: int) -> str:
-    """Return all that was written to a terminal whose other end is closed."""
-    parts: list[bytes] = []
-    with suppress(OSError):  # which is how Linux says that the other end is gone
-        while part := os.read(descriptor, 4096):
-            parts.append(part)
-    os.close(descriptor)
-    return b"".join(parts).decode()
 
 
 def test_without_a_terminal_nothing_is_drawn(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from penstock.model import NO_LIMITS, NO_OPTIONS, QueueName
 from penstock.protocol.version2 import NodeInfo, QueueStat
 from support.command import COMMAND, penstock
 from support.node_process import NodeProcess, start
+from support.shell import read_terminal
 
 NODE = NodeInfo(
     node=1, leader=1, version="0", generation=3, term=2, first=0, committed=41,
@@ -164,12 +165,7 @@ def test_in_a_terminal_it_is_drawn_in_place(node: NodeProcess) -> None:
     while drawn.count("committed index") < 2:
         drawn += os.read(ours, 4096).decode(errors="replace")
     running.send_signal(signal.SIGINT)
-    try:
-        while part := os.read(ours, 4096):
-            drawn += part.decode(errors="replace")
-    except OSError:  # which is how Linux says that the other end is gone
-        pass
-    os.close(ours)
+    drawn += read_terminal(ours)
     assert running.wait() == 0
     assert "Traceback" not in drawn
     assert "\x1b[2K" in drawn  # lines are drawn over

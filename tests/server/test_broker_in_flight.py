@@ -14,7 +14,6 @@ import pytest
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import DEFAULT_QUEUE, KeyRange, Policy, QueueName
 from penstock.protocol import version2 as v2
-from penstock.protocol.version2 import Failure
 from penstock.server import broker as broker_module
 from penstock.server.disk import LaterDisk
 from support.node_rig import RecordingCaller, Rig, rebuilt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -18,8 +19,8 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.model import (
     DEFAULT_QUEUE,
     NOTHING,
-    AddTask,
     Adding,
+    AddTask,
     CreateQueue,
     Creating,
     DeleteQueue,
@@ -93,7 +94,7 @@ def test_a_log_cut_after_any_entry_is_a_state_that_has_lost_nothing(
         now = life.now
         assert dump(log.replayed(len(log.entries)), now) == life.rig.dump()
         ends = sorted(set(life.ends))
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in pairwise(ends):
             before, after = payloads(log.replayed(start)), payloads(log.replayed(end))
             for cut in range(start + 1, end):
                 state = log.replayed(cut)
@@ -321,7 +322,7 @@ def test_what_returns_to_a_queue_that_was_deleted_is_gone_with_it(generation: Ge
     ],
 )
 def test_an_entry_that_contradicts_the_state_is_named(generation: Generation, bad: bytes) -> None:
-    with pytest.raises(ReplayConflict, match="entry 2: .*penstock repair"):
+    with pytest.raises(ReplayConflict, match=r"entry 2: .*penstock repair"):
         replayed(generation, add(b"a"), add(b"b"), bad, add(b"c"))
 
 

@@ -180,7 +180,8 @@ class Life:
             assert isinstance(answer, v2.Failed)
             assert answer.code == Failure.INVALID
         else:
-            assert answer == v2.Enqueued([v2.Run(0, len(keys), taken.first)])
+            assert isinstance(answer, v2.Enqueued)
+            assert list(answer.runs) == [v2.Run(0, len(keys), taken.first)]
 
     def dequeue(self) -> None:
         name, count = self.name(), self.random.choice([1, 1, 2, 4])

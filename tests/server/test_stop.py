@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from penstock.errors import ConnectionFailed, PenstockError
+from penstock.client.blocking import connect
+from penstock.errors import ConnectionFailed, Unreachable
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import QueueName
 from penstock.protocol import version2 as v2
 from penstock.storage.directory import layout_for
+from rigs.kill_node import drain
 from support.at_rest import listed, tree
 from support.node_process import NodeProcess, file_size_limit, start
 from support.report import report
@@ -95,15 +98,16 @@ def test_a_second_signal_does_not_make_the_end_worse(tmp_path: Path) -> None:
 
 
 def test_a_node_leaves_a_short_log_behind_when_that_is_cheap(tmp_path: Path) -> None:
+    """Of generation 3 the last segment stays; only its part behind the snapshot is replayed."""
     root = tmp_path / "node"
-    with start(root) as node, node.client() as client:
+    with start(root, "--generation", 2) as node, node.client() as client:
         client.enqueue_many("", [bytes(10_000)] * 300)
         while deliveries := client.dequeue_many("", 100):
             client.ack(deliveries)
         client.enqueue("", b"left")
         assert node.stop() == 0
-        assert "at the end" in [row["text"] for row in node.said("snapshot")]
-    assert layout_for(root, Generation.THREE).snapshot.exists()
+        assert len(node.said("snapshot")) == 1
+    assert layout_for(root, Generation.TWO).snapshot.exists()
     with start(root) as node:
         row = node.wait_said("listening")
         assert row["tasks"] == 1
@@ -134,13 +138,13 @@ def fill(node: NodeProcess) -> tuple[int, int]:
     return answered, sent
 
 
-@pytest.mark.parametrize("generation", [2, 3])
+@pytest.mark.parametrize(("generation", "size_max"), [(2, 12 * 2**20), (3, 18 * 2**20)])
 def test_a_full_disk_ends_the_node_and_nothing_unwritten_was_answered(
-    tmp_path: Path, generation: int
+    tmp_path: Path, generation: int, size_max: int
 ) -> None:
     root = tmp_path / "node"
     flags = ("--generation", generation)
-    with start(root, *flags, prepare=file_size_limit(5 * 2**20)) as node:
+    with start(root, *flags, prepare=file_size_limit(size_max)) as node:
         answered, sent = fill(node)
         assert node.wait() == 1
         (failed,) = node.said("failed")
@@ -195,12 +199,16 @@ def test_what_is_under_way_when_the_disk_fails_is_not_answered(tmp_path: Path) -
 
 def test_a_disk_that_fails_within_the_start_is_one_line_and_exit_1(tmp_path: Path) -> None:
     root = tmp_path / "node"
-    for allowed in range(4):
+    for allowed in range(100):
         with NodeProcess(root, before=FAILING_SYNC.format(allowed=allowed)) as node:
-            assert node.wait() == 1
-            words = node.words + [row["text"] for row in node.said("failed")]
-            assert len(words) == 1, (node.words, node.events)
-            assert "Input/output error" in words[0]
+            if node.ends_instead_of("listening"):
+                assert node.wait() == 1
+                (words,) = node.words
+                assert "Input/output error" in words
+                assert node.events == []
+                continue
+        break
+    assert 0 < allowed < 50
     with start(root) as node, node.client() as client:
         client.enqueue("", b"task")
 
@@ -217,8 +225,8 @@ def test_snapshots_under_load_shorten_the_log_and_a_restart_has_exactly_what_is_
         held = client.dequeue_many("orders", 1)
         left: dict[int, bytes] = {}
         serial = 0
-        while len(node.said("snapshot")) < 4:
-            payloads = [f"{serial + n}".encode().ljust(2000) for n in range(100)]
+        while len(node.said("snapshot")) < 4 or client.node().first == 0:
+            payloads = [f"{serial + n}".encode().ljust(20_000) for n in range(100)]
             serial += 100
             ids = client.enqueue_many("orders", payloads, keys=[n % 3 for n in range(100)])
             left |= dict(zip(ids, payloads, strict=True))
@@ -228,8 +236,7 @@ def test_snapshots_under_load_shorten_the_log_and_a_restart_has_exactly_what_is_
             client.ack(done)
             for delivery in done:
                 del left[delivery.id]
-        first = client.node().first
-        assert first > 0
+        first, count = client.node().first, len(node.said("snapshot"))
         log = layout_for(root, Generation.THREE).log
         size = sum(path.stat().st_size for path in log.iterdir())
         assert size < 64 * 2**20
@@ -237,11 +244,10 @@ def test_snapshots_under_load_shorten_the_log_and_a_restart_has_exactly_what_is_
         node.kill()
     with start(root) as node, node.wire2() as wire:
         assert node.wait_said("listening")["entries"] < serial * 2
-        delivered = wire.ask(v2.Dequeue(QueueName("orders"), 1024), v2.Delivered)
-        assert dict(zip(delivered.ids, delivered.payloads, strict=True)) == left
-        order = list(zip(delivered.keys, delivered.ids, strict=True))
-        assert order == sorted(order)
-    report(f"node: {serial} tasks over 4 snapshots, log from entry {first}, {len(left)} left")
+        found = drain(wire, "orders")
+        assert {task_id: payload for _, task_id, payload in found} == left
+        assert found == sorted(found)
+    report(f"node: {serial} tasks over {count} snapshots, log from entry {first}, {len(left)} left")
 
 
 def test_a_full_disk_within_a_snapshot_ends_the_node_and_loses_nothing(tmp_path: Path) -> None:
@@ -266,12 +272,13 @@ def test_a_full_disk_within_a_snapshot_ends_the_node_and_loses_nothing(tmp_path:
 
 def test_a_log_line_that_nobody_reads_does_not_end_the_node(tmp_path: Path) -> None:
     before = "import os; os.close(2); os.open('/dev/full', os.O_WRONLY)"
-    node = NodeProcess(tmp_path / "node", listen="127.0.0.1:0", before=before)
-    try:
-        with pytest.raises(AssertionError, match="the node ended"):
-            node.wait_listening()  # its words do not come, and it goes on
-        assert node.is_running
-    finally:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with NodeProcess(tmp_path / "node", listen=address, before=before) as node:
+        while True:  # it cannot say when it listens
+            with contextlib.suppress(Unreachable), connect(address) as client:
+                client.enqueue("", b"task")
+                break
         assert node.stop() == 0
-    with contextlib.suppress(PenstockError):
-        assert listed(tmp_path / "node") == []
+        assert node.events == []
+    assert listed(tmp_path / "node") == [("", 0, b"task")]

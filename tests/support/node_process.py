@@ -85,6 +85,12 @@ class NodeProcess:
         assert len(found) >= count, f"the node ended: {self.events} {self.words}"
         return found[count - 1]
 
+    def ends_instead_of(self, event: str) -> bool:
+        """Wait until it says something or ends, and return whether it ended first."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.said(event) or self._is_silent, PATIENCE_SECONDS)
+            return not self.said(event)
+
     def wait_listening(self) -> Self:
         self.wait_said("listening")
         return self

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 
 from support.command import COMMAND, Outcome
@@ -33,3 +34,13 @@ def fed(data: bytes, *words: str | Path) -> Outcome:
 def payloads(outcome: Outcome) -> list[bytes]:
     """Return the payloads of the tasks that were printed."""
     return [b64decode(row["payload"]) for row in outcome.rows]
+
+
+def read_terminal(descriptor: int) -> str:
+    """Return all that was written to a terminal whose other end is closed."""
+    parts: list[bytes] = []
+    with suppress(OSError):  # which is how Linux says that the other end is gone
+        while part := os.read(descriptor, 4096):
+            parts.append(part)
+    os.close(descriptor)
+    return b"".join(parts).decode()

@@ -81,6 +81,7 @@ def connected(
     ):  # whoever read stdout has gone; the client's own are ``ConnectionFailed``
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
+        raise
     finally:
         signal.signal(signal.SIGPIPE, before)
 

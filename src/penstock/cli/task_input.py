@@ -194,7 +194,7 @@ class Lines:
             begun.append(first)
             size += len(first)
             if size > self._size_max:
-                raise BadInput(f"{_shown(self._path)}: {_too_large('line')}")
+                raise BadInput(f"{_shown(self._path)}: {_too_large('line', self._size_max)}")
             if not others:
                 continue
             self._ready.append(b"".join(begun))
@@ -231,8 +231,8 @@ def _whole(stream: BufferedReader, path: Path) -> bytes:
     return payload
 
 
-def _too_large(what: str) -> str:
-    return f"a {what} is above the {PAYLOAD_SIZE_MAX} bytes that a node takes"
+def _too_large(what: str, size_max: int = PAYLOAD_SIZE_MAX) -> str:
+    return f"a {what} is above {size_max} bytes, more than a node takes"
 
 
 def _shown(path: Path) -> str:

@@ -123,14 +123,18 @@ class Books:
     def _move(
         self, queue: Queue, ids: Sequence[int], target: Queue | None, what: str
     ) -> frozenset[int]:
-        """Move tasks to another queue and return their ids; none if that queue cannot take them.
+        """Move tasks to another queue and return the ids of those that it takes.
 
         They are added before they are removed: a crash between the two doubles a task, and loses none.
         """
         tasks = [task for task_id in ids if (task := queue.tasks.get(task_id)) is not None]
         keys, payloads = [key for key, _ in tasks], [payload for _, payload in tasks]
-        if target is None or self._judge(target, keys, payloads) != Outcome.ACCEPTED:
+        if target is None:
             return frozenset()
+        if self._judge(target, keys, payloads) != Outcome.ACCEPTED:
+            # One that does not fit must not keep the others from their place.
+            single = [(task_id,) for task_id in ids] if len(ids) > 1 else []
+            return frozenset().union(*[self._move(queue, one, target, what) for one in single])
         added = operations.Add(self, target, keys, payloads, NO_TERMS, None, 0)
         self.replica.propose(encode_adds(target.name, keys, payloads), added)
         self._propose_removal(queue, ids, what)

@@ -308,11 +308,11 @@ class Deliveries(Books):
         if queue.is_doomed:
             return  # behind the entry that deletes it none may speak of it; the tasks go with it
         dead_letter = queue.options.dead_letter
-        if dead_letter is not None and self._move(
-            queue, ids, self._find(dead_letter), "dead_lettered"
-        ):
-            return
-        self._propose_removal(queue, ids, "expired")
+        if dead_letter is not None:
+            moved = self._move(queue, ids, self._find(dead_letter), "dead_lettered")
+            ids = [task_id for task_id in ids if task_id not in moved]
+        if ids:
+            self._propose_removal(queue, ids, "expired")
 
     def leave(self, caller: Caller) -> None:
         """Forget a caller that is gone: its tasks go back, its waiting ends."""

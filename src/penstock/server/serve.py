@@ -95,7 +95,9 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
     )
     listener = Listener(node, loop)
     try:
-        listening.listen(BACKLOG)  # uvloop would not say that somebody else has begun to listen here
+        listening.listen(
+            BACKLOG
+        )  # uvloop would not say that somebody else has begun to listen here
     except OSError as error:
         raise _taken(settings, error) from None
     server = await loop.create_server(listener.accept, sock=listening, backlog=BACKLOG)
@@ -108,7 +110,7 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
     cause = await stopped
     server.close()
     if cause is None:
-        await _stop(listener, snapshots, say)
+        await _stop(listener, snapshots)
     else:
         say("failed", {"text": str(cause)})
         listener.abort()
@@ -196,21 +198,18 @@ def _say_started(
     )
 
 
-async def _stop(listener: Listener, snapshots: Snapshots, say: Say) -> None:
+async def _stop(listener: Listener, snapshots: Snapshots) -> None:
     """Answer what was read, leave a short log behind if that is cheap, and say goodbye."""
     await listener.drain(DRAIN_SECONDS)
     node = listener.node
-    size = node.directory.log.size
     if (
         node.replica.is_idle
         and not snapshots.is_under_way
         and snapshots.state_size() <= CHEAP_SNAPSHOT_BYTES
-        and size > max(2**20, snapshots.state_size())
+        and snapshots.behind > max(2**20, snapshots.state_size())
     ):
-        before = node.meter.snapshots
         snapshots.begin()
         end = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while node.meter.snapshots == before and asyncio.get_running_loop().time() < end:
+        while snapshots.is_under_way and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
-        say("snapshot", {"text": "at the end"})
     listener.close()

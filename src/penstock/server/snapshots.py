@@ -47,7 +47,10 @@ class Snapshots:
         # next would write into the same file.
         self._is_installing = False
         self._started = 0.0
-        self._too_large_at = 0  # the log's size when the state last proved too large
+        # Bytes of the log that need no snapshot any more: those that the last one covers and that are still
+        # there, for a segment goes only as a whole; or all there were when the state proved too large for one.
+        self._covered = 0
+        self._begun_size = 0  # the log's size when the one under way began
         node.replica.after_apply.append(self.consider)
 
     @property
@@ -59,6 +62,11 @@ class Snapshots:
         queues = self._node.replica.state.by_name.values()
         return sum(queue.tasks.size + TASK_OVERHEAD * len(queue) for queue in queues)
 
+    @property
+    def behind(self) -> int:
+        """How many bytes of log have gathered behind the last snapshot."""
+        return self._node.directory.log.size - self._covered
+
     def consider(self) -> None:
         """Begin a snapshot if it is due: the log behind the last is large, and larger than the state.
 
@@ -66,17 +74,15 @@ class Snapshots:
         """
         if self.is_under_way or self._node.replica.failure is not None:
             return
-        size = self._node.directory.log.size
-        if size - self._too_large_at < self._node.settings.snapshot_bytes:
-            return
-        if size >= self.state_size():
+        if self.behind >= max(self._node.settings.snapshot_bytes, self.state_size()):
             self.begin()
 
     def begin(self) -> None:
         """Begin a snapshot of the state as it is now."""
         replica = self._node.replica
+        self._begun_size = self._node.directory.log.size
         if self.state_size() > INT32_MAX:
-            self._too_large_at = self._node.directory.log.size
+            self._covered = self._begun_size
             self._say(
                 "the state is larger than the 2 GiB that a snapshot can hold; the log stays as it is"
             )
@@ -139,15 +145,16 @@ class Snapshots:
             return
         self._end()
         self._is_installing = True
-        directory, writer = self._node.directory, self._writer
-        self._node.replica.run_chore(
-            lambda: directory.install_snapshot(point, writer), lambda: self._note(point)
-        )
+        self._node.replica.run_chore(lambda: self._put(point), lambda: self._note(point))
+
+    def _put(self, point: SnapshotPoint) -> None:
+        directory, size = self._node.directory, self._node.directory.log.size
+        directory.install_snapshot(point, self._writer)
+        self._covered = self._begun_size - (size - directory.log.size)
 
     def _note(self, point: SnapshotPoint) -> None:
         self._is_installing = False
         seconds = time.perf_counter() - self._started
-        self._too_large_at = 0
         self._node.meter.snapshots += 1
         self._node.meter.snapshot_seconds += seconds
         self._say(f"snapshot at entry {point.index} in {seconds:.1f} s")
@@ -166,7 +173,7 @@ class Snapshots:
     def _give_up(self, error: BaseException | None) -> None:
         self._end()
         if isinstance(error, CannotConvert):
-            self._too_large_at = self._node.directory.log.size
+            self._covered = self._node.directory.log.size
             self._say(f"no snapshot: {error}")
         elif isinstance(error, PenstockError | OSError):
             self._node.replica.fail(error)

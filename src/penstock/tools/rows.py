@@ -150,7 +150,8 @@ def change_fields(payload: bytes, contents: Contents) -> Row:
 def own_fields(value: Extension | Note) -> Row:
     """Return what an extension or a note says; what it leaves open is left out."""
     fields: Row = {"kind": _KINDS[type(value)]}
-    return fields | _plain(asdict(value))
+    fields |= _plain(asdict(value))
+    return fields
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Tests of what queues hold and in which order."""
