@@ -15,7 +15,7 @@ def test_deadlines_are_what_a_dictionary_says(seed: int) -> None:
     deadlines, model = Deadlines(), dict[int, int]()
     armed = set[int]()  # ids that ``pop_due`` still has to return
     now = 0
-    for _ in range(3000):
+    for _ in range(1500):
         number = random.randint(1, 30)
         choice = random.random()
         if choice < 0.4:

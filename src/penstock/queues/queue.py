@@ -233,11 +233,11 @@ class Queue:
     def take_these(self, task_ids: Iterable[int]) -> None:
         """Take given tasks out of turn; they are there and not out."""
         for task_id in task_ids:
-            if task_id in self.delayed:
-                self.delayed.discard(task_id)
-            else:
-                self._note_stale(1)
+            is_listed = task_id not in self.delayed
+            self.delayed.discard(task_id)
             self.out.add(task_id)
+            if is_listed:
+                self._note_stale(1)
 
     def take_delayed(self, count_max: int) -> list[int]:
         """Take delayed tasks out, whenever they were due, and return their ids."""
