@@ -134,7 +134,7 @@ class Load:
             wire.greet(2)
             while True:
                 queue = QueueName(self._random.choice(list(QUEUES)))
-                count = self._random.choice((1, 10, 50))
+                count = self._random.choice((1, 20, 200))
                 delivered = wire.ask(v2.Dequeue(queue, count, 0, 20), v2.Delivered)
                 if delivered.ids:
                     self._settle(wire, delivered)

@@ -6,12 +6,14 @@ what is committed and reports ``applied(index)``. Nothing is promised to anybody
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import (
+    dataclass,  # not frozen: one is made for every batch, and that costs three times as much
+)
 
 from penstock.model import HardState, Index, Term
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Append:
     """Entries of one term to write from ``first`` on."""
 
@@ -24,7 +26,7 @@ class Append:
         return Index(self.first + len(self.payloads))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ready:
     """All that the driver must do now."""
 

@@ -350,6 +350,8 @@ class Broker(Deliveries):
 
     def next_wakeup_ms(self) -> int | None:
         """Return when ``tick`` has something to do, or ``None`` if never."""
+        if not (len(self.leases) or len(self._patience) or self._timed):
+            return None
         times = [self.leases.next_deadline(), self._patience.next()]
         for queue in self._timed.values():
             times += [queue.delayed.next(), queue.expiring.next()]

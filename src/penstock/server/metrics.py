@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 SYNC_BOUNDS: Final = (
@@ -94,10 +93,7 @@ class Meter:
             self.commit_seconds.observe(time.perf_counter() - self._under_way)
             self._under_way = 0.0
 
-    @contextmanager
-    def syncing(self, entries: int) -> Iterator[None]:
-        """Measure the writing and syncing of a batch."""
-        started = time.perf_counter()
-        yield
-        self.sync_seconds.observe(time.perf_counter() - started)
+    def note_synced(self, entries: int, seconds: float) -> None:
+        """The disk has written and synced a batch."""
+        self.sync_seconds.observe(seconds)
         self.batch_entries.observe(entries)

@@ -8,6 +8,7 @@ No loop, no clock of its own: the same object runs in the server, in process, an
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -138,12 +139,13 @@ class Replica:
         """Write and sync what a Ready holds. Runs where the disk wants, one at a time."""
         if ready.hard_state is not None:
             self.directory.metadata.replace(ready.hard_state)
-        if ready.append is not None:
-            log = self.directory.log
-            with self.meter.syncing(len(ready.append.payloads)):
-                log.append(ready.append.term, ready.append.payloads)
-                log.sync()  # An answer that outruns the disk can promise a task that a crash then loses.
-                log.set_committed(Index(ready.append.end - 1))
+        append = ready.append
+        if append is not None:
+            log, started = self.directory.log, time.perf_counter()
+            log.append(append.term, append.payloads)
+            log.sync()  # An answer that outruns the disk can promise a task that a crash then loses.
+            log.set_committed(Index(append.end - 1))
+            self.meter.note_synced(len(append.payloads), time.perf_counter() - started)
 
     def _finish(self, ready: Ready, error: BaseException | None) -> None:
         self._is_busy = False

@@ -24,7 +24,9 @@ def upgrade(files: Files, root: Path) -> str | None:
         return None
     layout = locate(files, root)
     if layout is None or layout.generation is not Generation.ONE:
-        with contextlib.suppress(OSError):  # What a crash right behind the rename left; mostly nothing.
+        with contextlib.suppress(
+            OSError
+        ):  # What a crash right behind the rename left; mostly nothing.
             (root / f"{root.name}.upgrade").rmdir()
         return None
     lock = files.lock(root / LOCK_NAME)

@@ -240,6 +240,9 @@ class SegmentedLog:
     @property
     def last_term(self) -> int:
         """The term of the last entry, 0 if there is none; a fresh segment asks the one before it."""
+        last = self._segments[-1].records.last_term
+        if last or len(self._segments) == 1:
+            return last
         return next((s.records.last_term for s in reversed(self._segments) if s.records), 0)
 
     def _is_full(self, segment: _Segment) -> bool:

@@ -217,6 +217,8 @@ def _decode_adding(fields: _Fields) -> Adding:
     not_before_ms = fields.time() if flags & _NOT_BEFORE else None
     expires_ms = fields.time() if flags & _EXPIRES else None
     attempts = fields.take(_COUNT)[0] if flags & _ATTEMPTS else 0
+    if flags & _ATTEMPTS and not attempts:
+        raise ValueError("no attempts need no flag")
     producer, sequence, total = None, 0, 0
     if flags & _PRODUCER:
         raw, sequence, total = fields.take(_PRODUCER_FIELDS)

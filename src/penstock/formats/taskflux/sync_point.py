@@ -26,7 +26,7 @@ SIZE: Final = 2 * SLOT_SIZE
 _FIELDS: Final = Struct(">iqqqqqqq")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SyncPoint:
     """Every entry up to ``synced`` was on the disk, every entry up to ``committed`` on a majority."""
 

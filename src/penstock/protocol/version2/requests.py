@@ -261,6 +261,7 @@ SINGLES_MAX: Final = 4096
 """Requests taken as one run."""
 
 _SINGLE: Final = Struct(">qI")
+_ENQUEUE: Final = int(Kind.ENQUEUE)
 _ONE: Final = UINT32.pack(1)
 
 
@@ -278,12 +279,12 @@ class Singles(NamedTuple):
 
 
 def take_singles(frames: deque[Frame]) -> Singles | None:
-    """Take a run of plain single enqueues off the front, or return ``None`` if there is none of at least two.
+    """Take a run of plain single enqueues off the front, or return ``None`` if there is none.
 
     What a caller pipelines task by task is so decoded at the price of a batch. Anything unusual is left in
     place for ``decode_request``, which judges it.
     """
-    if len(frames) < 2 or frames[0][0] != Kind.ENQUEUE or frames[1][0] != Kind.ENQUEUE:
+    if frames[0][0] != _ENQUEUE:
         return None
     body = frames[0][2]
     name_end = 1 + (body[0] if body else 0)
@@ -294,7 +295,7 @@ def take_singles(frames: deque[Frame]) -> Singles | None:
     payloads: list[bytes] = []
     while frames and len(numbers) < SINGLES_MAX:
         kind, number, body = frames[0]
-        if kind != Kind.ENQUEUE or not body.startswith(head) or len(body) < start + _SINGLE.size:
+        if kind != _ENQUEUE or not body.startswith(head) or len(body) < start + _SINGLE.size:
             break
         key, size = _SINGLE.unpack_from(body, start)
         if start + _SINGLE.size + size != len(body):
@@ -309,7 +310,7 @@ def take_singles(frames: deque[Frame]) -> Singles | None:
         queue = decode_queue_name(head[1:name_end])
     except InvalidQueueName:
         queue = None
-    if queue is None or len(set(numbers)) != len(numbers):
+    if queue is None or (len(numbers) > 1 and len(set(numbers)) != len(numbers)):
         frames.extendleft(
             (Kind.ENQUEUE, number, head + _SINGLE.pack(key, len(payload)) + payload)
             for number, key, payload in zip(
