@@ -173,6 +173,19 @@ def test_the_largest_payload_comes_back_and_a_larger_one_is_refused(
     assert (run.outcome, run.count) == (v2.Outcome.PAYLOAD_TOO_LARGE, 1)
 
 
+def test_the_longest_times_are_kept_and_do_no_harm(client: Client, queue: str, wire: Wire2) -> None:
+    century, day = v2.MILLISECONDS_MAX, 86_400_000
+    for delay, ttl in ((century, None), (None, century), (century, century)):
+        (run,) = wire.ask(v2.Enqueue(NAME, (0,), (b"x",), delay, ttl), v2.Enqueued).runs
+        assert run.outcome == v2.Outcome.ACCEPTED
+    token = wire.ask(v2.Dequeue(NAME, lease_ms=2**32 - 1), v2.Delivered).token
+    assert wire.ask(v2.Extend((token,), 2**32 - 1), v2.Settled).lost == ()
+    assert wire.ask(v2.Nack((token,), century), v2.Settled).lost == ()
+    create = v2.Create(QueueName("long"), client.stat(NAME).policy, lease_ms=day + 1)
+    assert wire.ask(create, v2.Failed).code == Failure.INVALID
+    assert client.stat(NAME).delayed == 3
+
+
 def test_reserved_names_and_one_queue_too_many_are_refused(node: NodeProcess) -> None:
     with node.client() as client:
         with pytest.raises(Exception, match="ours"):

@@ -6,6 +6,7 @@ what each of these callers cost before the node held it to a limit.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -255,6 +256,31 @@ def test_requests_that_wait_are_counted_and_are_gone_with_their_caller(
             with node.wire2() as wire:
                 wire.send_while_possible(page)
                 bystander.wait_rounds(1)
+
+
+def test_a_caller_that_leaves_thousands_of_places_in_a_line_holds_nobody_up(tmp_path: Path) -> None:
+    """Each place was looked for from the front: 20,000 behind 20,000 others took 8 seconds."""
+    page = requests(v2.Dequeue(NAME, 1, 0, 2**32 - 1), 20_000)
+    with start(tmp_path / "node") as node, node.client() as client:
+        client.create_queue(NAME)
+        with node.wire2() as first, node.wire2() as second:
+            for wire in (first, second):
+                wire.send(page)
+                wire.request(v2.Ping(), 50_000)
+                assert wire.answer() == (50_000, v2.Ok())
+            before = processor_seconds(node)
+            second.reset()
+            with node.wire2() as later:
+                later.ask(v2.Ping(), v2.Ok)
+            client.enqueue(NAME, b"task")
+            assert first.expect_delivered(1).payloads == [b"task"]
+            assert processor_seconds(node) - before < 2
+
+
+def processor_seconds(node: NodeProcess) -> float:
+    """Return how long a node has been working, which does not depend on how busy the machine is."""
+    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_subscriptions_of_one_connection_are_limited(queue: str, wire: Wire2) -> None:

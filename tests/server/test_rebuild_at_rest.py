@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import penstock
+from penstock.errors import ReplayConflict
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.extensions import encode_extension
@@ -21,16 +23,25 @@ from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
+    Adding,
     AddTask,
+    CreateQueue,
+    Creating,
+    DeleteQueue,
+    Delta,
     Entry,
     Index,
     Policy,
     QueueHead,
     QueueName,
+    RemoveEqualTask,
+    RemoveTask,
+    Removing,
     Returning,
     SnapshotPoint,
     TaskId,
     Term,
+    Terms,
 )
 from penstock.protocol import version2 as v2
 from penstock.queues.state import State
@@ -304,6 +315,78 @@ def test_notes_that_mean_nothing_are_damage_and_cost_no_task(
     assert [row["status"] for row in rows] == ["bad-snapshot"]
     assert damage_of(tmp_path / "out") == []
     assert [p for _, _, _, p in tasks_of(served(tmp_path / "out"))] == [b"a", b"b", b"c"]
+
+
+def random_entry(random: Random, generation: Generation) -> bytes:
+    """Return an entry that speaks of few queues and ids, which may or may not be there."""
+    name = QueueName(random.choice(["", "", "a", "b"]))
+    number, task_id = random.randint(0, 3), random.randint(1, 4)
+    removal: Delta = RemoveTask(queue=name, id=TaskId(task_id))
+    if generation is Generation.TWO:
+        removal = RemoveEqualTask(queue=name, key=0, payload=random.choice([b"x", b"y"]))
+    terms = Terms(not_before_ms=5, producer=b"p" * 16, sequence=task_id, total=9)
+    dead_letter = random.choice([None, number])
+    return random.choice(
+        [
+            encode_delta(AddTask(queue=name, key=0, payload=random.choice([b"x", b"y"]))),
+            encode_delta(AddTask(queue=name, key=0, payload=b"x")),
+            encode_delta(CreateQueue(queue=QueueName(random.choice("ab")), policy=Policy())),
+            encode_delta(DeleteQueue(queue=QueueName(random.choice(["a", "b", ""])))),
+            encode_delta(removal),
+            encode_extension(Adding(count=number + 1, terms=terms)),
+            encode_extension(Creating(lease_ms=9, attempts_max=None, dead_letter=dead_letter)),
+            encode_extension(Returning(queue=number, ids=(task_id,))),
+            encode_extension(Removing(ids=(task_id, 2))),
+        ]
+    )
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_what_verify_calls_whole_a_node_starts_with_and_nothing_else(
+    generation: Generation, tmp_path: Path
+) -> None:
+    random, counts = Random(7), Counter[bool]()
+    for number in range(150):
+        log = small(generation)
+        is_good = True
+        for _ in range(14):
+            # Mostly entries that apply, so that a long log is met that is whole but for one of them.
+            entry = Entry(
+                index=Index(len(log.entries)),
+                term=Term(1),
+                payload=random_entry(random, generation),
+            )
+            tried = Entries(generation, [*log.entries, entry])
+            try:
+                tried.replayed(len(tried.entries))
+            except ReplayConflict:
+                if random.random() < 0.9:
+                    continue
+                is_good = False
+            log = tried
+            if not is_good:
+                break
+        if not log.entries:
+            continue
+        snapshot_at = None
+        if is_good and random.random() < 0.5:
+            snapshot_at = random.randrange(len(log.entries))
+        files = MemoryFiles()
+        log.directory(files, len(log.entries), snapshot_at)
+        path = write_image(files.image(), tmp_path / f"{number}")
+        try:
+            state = served(path)
+        except ReplayConflict:
+            assert statuses(path) == ["conflict"]
+            counts[False] += 1
+        else:
+            assert damage_of(path) == []
+            assert identified(path) == tasks_of(state)
+            counts[True] += 1
+        _, result = repaired(path, tmp_path / f"{number}-out")
+        assert len(tasks_of(served(tmp_path / f"{number}-out"))) == result.tasks
+    report(f"verify and a node, generation {generation}: {counts[True]} whole, {counts[False]} not")
+    assert min(counts.values()) > 10
 
 
 def test_a_dump_says_what_an_extension_says(tmp_path: Path) -> None:

@@ -88,6 +88,17 @@ def test_an_idle_node_stops_at_once_however_many_are_connected(tmp_path: Path) -
         assert node.events[-1]["event"] == "stopped"
 
 
+def test_a_caller_that_never_reads_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with start(tmp_path / "node") as node, node.wire2() as wire, node.client() as client:
+        client.enqueue_many("", [bytes(500_000)] * 20)
+        wire.request(v2.Subscribe(NAME, 100))
+        wire.request(v2.Peek(NAME, 100))
+        client.ping()
+        assert node.stop() == 0
+        assert node.words == []
+    assert len(listed(tmp_path / "node")) == 20
+
+
 def test_a_second_signal_does_not_make_the_end_worse(tmp_path: Path) -> None:
     with start(tmp_path / "node") as node, node.client() as client:
         client.enqueue("", b"task")

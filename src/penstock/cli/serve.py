@@ -17,66 +17,81 @@ from penstock.server.settings import SNAPSHOT_BYTES, Limits, Settings
 _DEFAULTS = Limits()
 
 
+DataOption = Annotated[Path, typer.Option("--data", help="The node's directory; made if missing.")]
+ListenOption = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect.")
+]
+AllowRemoteOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-remote",
+        help="Allow an address that others can reach; there is no access control yet.",
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds metrics."),
+]
+GenerationOption = Annotated[
+    int, typer.Option("--generation", help="Files of a new directory: 2 or 3.")
+]
+SnapshotBytesOption = Annotated[
+    int, typer.Option("--snapshot-bytes", help="Log behind a snapshot that leads to the next.")
+]
+MaxConnectionsOption = Annotated[
+    int, typer.Option("--max-connections", help="Connections at a time.")
+]
+MaxQueuesOption = Annotated[
+    int, typer.Option("--max-queues", help="Queues, the default one counted.")
+]
+MaxFrameOption = Annotated[
+    int, typer.Option("--max-frame", help="Bytes of one frame of protocol version 2.")
+]
+MaxPayloadOption = Annotated[int, typer.Option("--max-payload", help="Bytes of one payload.")]
+MaxConnectionBytesOption = Annotated[
+    int,
+    typer.Option(
+        "--max-connection-bytes", help="Bytes in flight on a connection before reading pauses."
+    ),
+]
+MaxTotalBytesOption = Annotated[
+    int, typer.Option("--max-total-bytes", help="The same for all connections together.")
+]
+IdleTimeoutOption = Annotated[
+    float,
+    typer.Option("--idle-timeout", help="Seconds after which a silent connection is closed."),
+]
+StallTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--stall-timeout", help="Seconds for a packet that has begun, or an answer to be read."
+    ),
+]
+WithoutIdsOption = Annotated[
+    bool,
+    typer.Option(
+        "--without-ids",
+        help="Version 1 deliveries without task ids, for clients before 2024-04.",
+    ),
+]
+
+
 def serve(
-    data: Annotated[Path, typer.Option("--data", help="The node's directory; made if missing.")],
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect.")
-    ] = "127.0.0.1:2602",
-    allow_remote: Annotated[
-        bool,
-        typer.Option(
-            "--allow-remote",
-            help="Allow an address that others can reach; there is no access control yet.",
-        ),
-    ] = False,
-    metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds metrics."),
-    ] = None,
-    generation: Annotated[
-        int, typer.Option("--generation", help="Files of a new directory: 2 or 3.")
-    ] = 3,
-    snapshot_bytes: Annotated[
-        int, typer.Option("--snapshot-bytes", help="Log behind a snapshot that leads to the next.")
-    ] = SNAPSHOT_BYTES,
-    max_connections: Annotated[
-        int, typer.Option("--max-connections", help="Connections at a time.")
-    ] = _DEFAULTS.connections_max,
-    max_queues: Annotated[
-        int, typer.Option("--max-queues", help="Queues, the default one counted.")
-    ] = _DEFAULTS.queues_max,
-    max_frame: Annotated[
-        int, typer.Option("--max-frame", help="Bytes of one frame of protocol version 2.")
-    ] = FRAME_SIZE_MAX,
-    max_payload: Annotated[
-        int, typer.Option("--max-payload", help="Bytes of one payload.")
-    ] = PAYLOAD_SIZE_MAX,
-    max_connection_bytes: Annotated[
-        int,
-        typer.Option(
-            "--max-connection-bytes", help="Bytes in flight on a connection before reading pauses."
-        ),
-    ] = _DEFAULTS.connection_bytes_max,
-    max_total_bytes: Annotated[
-        int, typer.Option("--max-total-bytes", help="The same for all connections together.")
-    ] = _DEFAULTS.total_bytes_max,
-    idle_timeout: Annotated[
-        float,
-        typer.Option("--idle-timeout", help="Seconds after which a silent connection is closed."),
-    ] = _DEFAULTS.idle_seconds,
-    stall_timeout: Annotated[
-        float,
-        typer.Option(
-            "--stall-timeout", help="Seconds for a packet that has begun, or an answer to be read."
-        ),
-    ] = _DEFAULTS.stall_seconds,
-    without_ids: Annotated[
-        bool,
-        typer.Option(
-            "--without-ids",
-            help="Version 1 deliveries without task ids, for clients before 2024-04.",
-        ),
-    ] = False,
+    data: DataOption,
+    listen: ListenOption = "127.0.0.1:2602",
+    allow_remote: AllowRemoteOption = False,
+    metrics: MetricsOption = None,
+    generation: GenerationOption = 3,
+    snapshot_bytes: SnapshotBytesOption = SNAPSHOT_BYTES,
+    max_connections: MaxConnectionsOption = _DEFAULTS.connections_max,
+    max_queues: MaxQueuesOption = _DEFAULTS.queues_max,
+    max_frame: MaxFrameOption = FRAME_SIZE_MAX,
+    max_payload: MaxPayloadOption = PAYLOAD_SIZE_MAX,
+    max_connection_bytes: MaxConnectionBytesOption = _DEFAULTS.connection_bytes_max,
+    max_total_bytes: MaxTotalBytesOption = _DEFAULTS.total_bytes_max,
+    idle_timeout: IdleTimeoutOption = _DEFAULTS.idle_seconds,
+    stall_timeout: StallTimeoutOption = _DEFAULTS.stall_seconds,
+    without_ids: WithoutIdsOption = False,
 ) -> None:
     """Serve a directory until SIGTERM; log lines, JSON, go to stderr.
 

@@ -39,7 +39,7 @@ def _parse(text: str) -> Address:
         raise InvalidValue(f'an address is empty; write "localhost:{PORT}", or "host1,host2"')
     if "/" in text:
         bare = text.rsplit("//", maxsplit=1)[-1].split("/", maxsplit=1)[0]
-        raise InvalidValue(f'address "{text}" is a URL; write "{bare}"')
+        raise InvalidValue(f'address "{text}" is a URL; write "{bare or f"localhost:{PORT}"}"')
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or not host or (rest and not rest.startswith(":")):

@@ -72,7 +72,7 @@ def connect(
 
     ``timeout``: seconds that the node may be silent while something is unanswered. ``retry``: seconds
     for which requests are repeated after the connection broke, if that is safe. ``producer``: a name for
-    this program, which makes its retries count once even across its restarts; one client a name.
+    this program, so that the node keeps one row for it and not one for each run; one client a name.
     Raises ``InvalidValue`` for a bad address and ``ConnectionFailed`` if no node can be talked to.
     """
     addresses = parse_addresses(address)

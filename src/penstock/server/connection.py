@@ -182,8 +182,9 @@ class Connection(asyncio.Protocol):
     # To the socket.
 
     def write(self, data: bytes) -> None:
-        self._listener.meter.bytes_sent += len(data)
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._listener.meter.bytes_sent += len(data)
+            self._transport.write(data)
 
     def set_reading(self, is_reading: bool) -> None:
         if is_reading == self._is_reading or self._transport.is_closing():

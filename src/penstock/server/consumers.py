@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from penstock.queues.queue import Queue
 from penstock.server.caller import Caller
@@ -62,7 +62,8 @@ class Line:
     __slots__ = ("_consumers",)
 
     def __init__(self) -> None:
-        self._consumers: deque[Consumer] = deque()
+        # In order, and a caller that is gone leaves thousands of places in the middle at once.
+        self._consumers: OrderedDict[Consumer, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._consumers)
@@ -71,12 +72,12 @@ class Line:
         """Go to the end of the line, unless it stands there already."""
         if not consumer.is_listed and not consumer.is_ended:
             consumer.is_listed = True
-            self._consumers.append(consumer)
+            self._consumers[consumer] = None
 
     def next(self) -> Consumer | None:
         """Take the first consumer with room out of the line; those without leave it until they have."""
         while self._consumers:
-            consumer = self._consumers.popleft()
+            consumer, _ = self._consumers.popitem(last=False)
             consumer.is_listed = False
             if consumer.room > 0:
                 return consumer
@@ -87,4 +88,4 @@ class Line:
         consumer.is_ended = True
         if consumer.is_listed:
             consumer.is_listed = False
-            self._consumers.remove(consumer)
+            del self._consumers[consumer]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.binary import Bytes
 from penstock.errors import CorruptData, ReplayConflict
 from penstock.formats.taskflux import notes
-from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, Change, decode_change
+from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE, Change, decode_change
 from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.formats.taskflux.snapshot import StoredTask
 from penstock.model import (
@@ -91,8 +91,7 @@ class Applier:
             self.queues.remove(name, middle)
         else:
             self.remove_equal(name, middle, payload)
-            return
-        if self._removing:
+        if self._removing and (by_id or kind != REMOVE):
             self._removing.clear()
         self._creating = None
 
