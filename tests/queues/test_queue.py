@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.errors import ReplayConflict
 from penstock.model import NO_OPTIONS, Implementation, KeyRange, Policy, QueueName
 from penstock.queues import queue as queue_module
 from penstock.queues.queue import Queue
+from support.report import report
 
 ARRAY = Policy(implementation=Implementation.ARRAY, keys=KeyRange(lowest=0, highest=3))
 BIG = 2**62
@@ -176,3 +178,21 @@ def test_delayed_tasks_can_be_taken_before_their_time() -> None:
     assert queue.take() is None
     assert queue.take_delayed(2) == [1, 2]
     assert (queue.ready_count, len(queue.delayed), queue.out) == (0, 1, {1, 2})
+
+
+def test_a_waiting_task_costs_few_bytes_beyond_its_payload() -> None:
+    count, size = 40_000, 36
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        queue = made(Policy())
+        for start in range(0, count, 50):
+            queue.add([n % 10 for n in range(50)], [b"%036d" % n for n in range(start, start + 50)])
+        full = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    overhead = full / count - size
+    report(
+        f"a waiting task of {size} bytes: {overhead:.0f} bytes beyond its payload, its place counted"
+    )
+    assert overhead < 80

@@ -1,5 +1,7 @@
 """Kills a node under load, again and again, and compares what it holds with what it had answered.
 
+Every seventh end or so is a SIGTERM instead.
+
 Several connections of both versions enqueue, take out, ack and give back, and each keeps account of what was
 answered. ``kill -9`` comes at a random moment: under load, while a snapshot is written, within a start. Then the node
 starts again, everything in it is taken out and compared.
@@ -36,8 +38,9 @@ SNAPSHOT_BYTES = 2**20  # as often as a node allows
 class Figures:
     rounds: int = 0
     kills: int = 0  # the starts that were killed counted
+    stops: int = 0
     killed_starts: int = 0
-    killed_snapshots: int = 0  # kills while the file of a snapshot was half written
+    in_snapshots: int = 0  # ends while the file of a snapshot was half written
     snapshots: int = 0
     cuts: int = 0  # torn tails that recovery cut
     enqueued: int = 0
@@ -47,8 +50,9 @@ class Figures:
 
     def __str__(self) -> str:
         return (
-            f"{self.rounds} rounds, {self.kills} kills ({self.killed_starts} within a start,"
-            f" {self.killed_snapshots} within a snapshot), {self.snapshots} snapshots,"
+            f"{self.rounds} rounds, {self.kills} kills ({self.killed_starts} within a start),"
+            f" {self.stops} stops, {self.in_snapshots} of these within a snapshot,"
+            f" {self.snapshots} snapshots,"
             f" {self.cuts} torn tails, {self.enqueued:,} tasks enqueued, {self.acked:,} acked,"
             f" {self.retried} enqueues sent again, {self.verified:,} tasks verified"
         )
@@ -57,10 +61,12 @@ class Figures:
 class Rig:
     """One directory, and everything that is known of it."""
 
-    def __init__(self, data: Path, *, seed: int, generation: int = 3) -> None:
+    def __init__(self, data: Path, *, seed: int, generation: int = 3, before: str = "") -> None:
+        """``before`` runs in the node's process ahead of it: for a test that makes the node wrong."""
         self._data = data
         self._random = Random(seed)
         self._generation = generation
+        self._before = before
         self.account = Account()
         self.figures = Figures()
         self._lock = Lock()
@@ -77,7 +83,7 @@ class Rig:
 
     def _start(self) -> NodeProcess:
         flags = ("--snapshot-bytes", SNAPSHOT_BYTES, "--generation", self._generation)
-        return NodeProcess(self._data, *flags)
+        return NodeProcess(self._data, *flags, before=self._before)
 
     def _round(self, number: int) -> list[str]:
         figures = self.figures
@@ -89,11 +95,10 @@ class Rig:
             problems = self._verify(node)
             if not problems:
                 self._work(node)
-            node.kill()
+            node.kill()  # harmless if it has ended
             figures.snapshots += len(node.said("snapshot"))
             assert node.words == [], node.words
             assert node.said("failed") == node.said("bug") == [], node.events
-        figures.kills += 1
         figures.rounds += 1
         figures.enqueued = sum(load.enqueued for load in self._loads)
         figures.acked = sum(load.acked for load in self._loads)
@@ -117,13 +122,23 @@ class Rig:
             self._wait_snapshot()
         else:
             Event().wait(self._random.uniform(0.02, 1.5))
-        node.kill()
+        self._end(node)
         for thread in threads:
             thread.join(60)
             assert not thread.is_alive(), "a connection outlived the node"
         for load in self._loads:
             self.account.problems += load.problems
             self._old_tokens += load.open_tokens
+
+    def _end(self, node: NodeProcess) -> None:
+        """Kill the node, or now and then ask it to stop, which must not lose anything either."""
+        if self._random.random() < 0.15:
+            code = node.stop()
+            assert code == 0, (code, node.events)
+            self.figures.stops += 1
+        else:
+            node.kill()
+            self.figures.kills += 1
 
     def _wait_snapshot(self) -> None:
         """Wait until the file of a snapshot is being written; not for ever, the load may be small."""
@@ -132,7 +147,7 @@ class Rig:
         end = time.monotonic() + 5
         while time.monotonic() < end:
             if growing.exists():
-                self.figures.killed_snapshots += 1
+                self.figures.in_snapshots += 1
                 return
 
     def _verify(self, node: NodeProcess) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from random import Random
 from struct import pack
 from threading import Lock
@@ -10,7 +9,7 @@ from threading import Lock
 from penstock.model import KeyRange, Policy, QueueName
 from penstock.protocol import version2 as v2
 from rigs.account import Account
-from support.wire import AUTHORIZE, Wire, Wire2, bootstrap
+from support.wire import Wire, Wire2
 
 QUEUES = {
     "orders": Policy(),
@@ -20,6 +19,9 @@ QUEUES = {
 KEYS = range(-3, 4)
 WAITING_MAX = 3000
 """Tasks in all queues above which nothing is added: taking all of them out must stay quick."""
+
+WAITING_MIN = 1500
+"""Tasks below which nothing is taken: a node that holds nothing can lose nothing."""
 
 PAYLOAD_SIZE_MAX = 3000  # large enough that a megabyte of log comes soon
 
@@ -46,7 +48,7 @@ class Load:
         """Work until the node is gone."""
         self.problems = []
         self.open_tokens = []
-        with contextlib.suppress(ConnectionError, EOFError, TimeoutError):
+        try:
             match self._number:
                 case 0 | 1 | 2:
                     self._add(port)
@@ -54,6 +56,10 @@ class Load:
                     self._take(port)
                 case _:
                     self._old(port)
+        except (ConnectionError, EOFError):
+            pass
+        except (AssertionError, TimeoutError) as error:
+            self.problems.append(f"answers: {error!r}")
 
     def _new_task(self, queue: str, *, is_retried: bool = False) -> tuple[int, bytes]:
         self._serial += 1
@@ -68,6 +74,11 @@ class Load:
     def _is_full(self) -> bool:
         with self._lock:
             return self._account.waiting_count > WAITING_MAX
+
+    @property
+    def _is_low(self) -> bool:
+        with self._lock:
+            return self._account.waiting_count < WAITING_MIN
 
     # Adding: one, or many, or several requests at a time, or with a producer.
 
@@ -133,6 +144,9 @@ class Load:
         with Wire2(port) as wire:
             wire.greet(2)
             while True:
+                if self._is_low:
+                    wire.ask(v2.Ping(), v2.Ok)
+                    continue
                 queue = QueueName(self._random.choice(list(QUEUES)))
                 count = self._random.choice((1, 20, 200))
                 delivered = wire.ask(v2.Dequeue(queue, count, 0, 20), v2.Delivered)
@@ -171,12 +185,11 @@ class Load:
 
     def _old(self, port: int) -> None:
         with Wire(port) as wire:
-            wire.send(AUTHORIZE + bootstrap(1))
-            wire.expect_or_end(b"a\x01b\x01")
+            wire.greet(1)
             while True:
                 queue = self._random.choice(list(QUEUES))
                 name = bytes([len(queue)]) + queue.encode()
-                if self._random.random() < 0.5 and not self._is_full:
+                if self._is_low or (self._random.random() < 0.5 and not self._is_full):
                     key, payload = self._new_task(queue)
                     wire.send(b"CE" + name + pack(">qi", key, len(payload)) + payload + b"K")
                     wire.expect_or_end(b"kk")

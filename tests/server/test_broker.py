@@ -129,7 +129,9 @@ def test_a_dead_letter_queue_outlives_the_queues_that_need_it(slow: Rig) -> None
 
 def test_a_deleted_queue_takes_leases_waiting_and_requests_with_it(slow: Rig) -> None:
     caller, other = slow.caller(), slow.caller()
-    slow.send(caller, v2.Create(Q, Policy()))
+    slow.send(caller, v2.Create(DEAD, Policy()))
+    slow.sync()
+    slow.send(caller, v2.Create(Q, Policy(), 0, 1, DEAD))
     slow.sync()
     slow.send(caller, v2.Enqueue(Q, [0, 0], [b"a", b"b"], None, 50))
     slow.sync()
@@ -162,6 +164,7 @@ def test_a_deleted_queue_takes_leases_waiting_and_requests_with_it(slow: Rig) ->
     assert [type(answer) for answer in other.answers[subscribed]] == [v2.Ok, v2.Failed]
     assert len(other.answers[waiting]) == 1
     assert slow.dump() == slow.rebuilt()
+    assert not len(slow.queue("dead"))
     assert slow.broker.next_wakeup_ms() is None
     assert not len(slow.broker.leases)
 

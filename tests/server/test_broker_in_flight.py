@@ -249,7 +249,7 @@ def test_requests_that_overlap_are_answered_once_and_what_was_told_survives(
 ) -> None:
     monkeypatch.setattr(broker_module, "PURGE_COUNT_MAX", 3)
     figures: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(50):
         flight = Flight(generation, seed)
         try:
             for _ in range(150):
@@ -260,4 +260,4 @@ def test_requests_that_overlap_are_answered_once_and_what_was_told_survives(
             raise
         figures += flight.figures
     shown = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
-    report(f"requests in flight, generation {generation}, seeds 0-24: {shown}")
+    report(f"requests in flight, generation {generation}, seeds 0-49: {shown}")

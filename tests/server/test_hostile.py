@@ -287,7 +287,7 @@ def test_a_request_in_single_bytes_is_a_request(queue: str, wire: Wire2) -> None
 
 
 def test_silence_trickles_and_missing_ends_cost_the_connection_in_the_end(tmp_path: Path) -> None:
-    flags = ("--stall-timeout", 0.5, "--idle-timeout", 2)
+    flags = ("--stall-timeout", 0.5, "--idle-timeout", 1)
     with start(tmp_path / "node", *flags) as node, Bystander(node) as bystander:
         silent, greeted, begun1, begun2 = node.wire(), node.wire2(), node.wire1(), node.wire2()
         begun1.send(b"CE\x00" + pack(">qi", 1, 1000) + b"only this")
@@ -306,7 +306,7 @@ def test_silence_trickles_and_missing_ends_cost_the_connection_in_the_end(tmp_pa
 
 def test_whoever_has_a_lease_or_a_subscription_may_be_silent(tmp_path: Path) -> None:
     with (
-        start(tmp_path / "node", "--stall-timeout", 0.5, "--idle-timeout", 1) as node,
+        start(tmp_path / "node", "--stall-timeout", 0.5, "--idle-timeout", 0.5) as node,
         node.wire2() as holding,
         node.wire2() as subscribed,
         node.wire2() as silent,

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.client.blocking import Client
-from penstock.model import QueueName
+from penstock.model import NO_LIMITS, QueueName
 from penstock.protocol import version1 as v1
 from penstock.protocol import version2 as v2
 from penstock.protocol.frames import HEADER
@@ -275,6 +275,24 @@ def test_a_caller_that_leaves_thousands_of_places_in_a_line_holds_nobody_up(tmp_
             client.enqueue(NAME, b"task")
             assert first.expect_delivered(1).payloads == [b"task"]
             assert processor_seconds(node) - before < 2
+
+
+def test_thousands_of_queues_with_delayed_tasks_do_not_slow_down_everybody_else(
+    node: NodeProcess,
+) -> None:
+    """All of them were asked for their times at every packet."""
+    names = [QueueName(f"timed.{number}") for number in range(1000)]
+    with node.wire2() as wire:
+        made = [wire.request(v2.Create(name, NO_LIMITS)) for name in names]
+        made += [wire.request(v2.Enqueue(name, (0,), (b"x",), 3_600_000)) for name in names]
+        assert {wire.answer()[0] for _ in made} == set(made)
+        pings = requests(v2.Ping(), 1)
+        before = processor_seconds(node)
+        for _ in range(1000):
+            wire.exchange(pings, v2.encode_answer(v2.Ok(), 1))
+        assert processor_seconds(node) - before < 0.5
+        gone = [wire.request(v2.Delete(name)) for name in names]
+        assert {wire.answer()[0] for _ in gone} == set(gone)
 
 
 def processor_seconds(node: NodeProcess) -> float:

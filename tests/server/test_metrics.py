@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -28,6 +27,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     root = tmp_path_factory.mktemp("metrics") / "node"
     with start(root, "--metrics", "127.0.0.1:0", "--snapshot-bytes", 2**20) as running:
         yield running
+        assert running.stop() == 0  # also with somebody who reads metrics
+        assert running.words == []
 
 
 def read(node: NodeProcess) -> dict[str, float]:
@@ -134,10 +135,3 @@ def test_a_deleted_queue_is_not_shown_any_more(node: NodeProcess) -> None:
         assert "queue_tasks/short" in read(node)
         client.delete_queue("short")
         assert "queue_tasks/short" not in read(node)
-
-
-def test_a_node_with_metrics_stops_as_one_without(tmp_path: Path) -> None:
-    with start(tmp_path / "node", "--metrics", "127.0.0.1:0") as node:
-        read(node)
-        assert node.stop() == 0
-        assert node.words == []

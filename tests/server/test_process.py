@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import open as open_node
 from penstock.client.blocking import connect
 from penstock.errors import LeaseLost
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import RECORD_MARKER, segment_name
 from penstock.model import QueueName
 from penstock.protocol import version2 as v2
+from penstock.server import serve
+from penstock.server.disk import Disk
+from penstock.server.node import Node
+from penstock.server.settings import Settings
+from penstock.storage.files import OsFile, OsFiles
 from support.at_rest import listed, tree
-from support.command import penstock, process
+from support.command import penstock, refused
 from support.damage import flipped, overwritten
 from support.directories import EXPECTED, build
 from support.node_process import NodeProcess, start
@@ -80,42 +89,30 @@ def test_a_node_listens_on_ipv6_too(tmp_path: Path) -> None:
 def test_an_address_that_is_taken_is_said_before_the_directory_is_touched(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        outcome = process("serve", "--data", tmp_path / "node", "--listen", address)
-        assert outcome.code == 1
-        (words,) = outcome.words
+        words = refused("serve", "--data", tmp_path / "node", "--listen", address)
         assert words.startswith(f"penstock: cannot listen on {address}: ")
         assert not (tmp_path / "node").exists()
         flags = ("--listen", "127.0.0.1:0", "--metrics", address)
-        outcome = process("serve", "--data", tmp_path / "node", *flags)
-        assert outcome.code == 1
-        (words,) = outcome.words
+        words = refused("serve", "--data", tmp_path / "node", *flags)
         assert words.startswith(f"penstock: cannot serve metrics on {address}: ")
 
 
-def test_two_nodes_that_bind_one_address_at_a_time_do_not_both_listen(tmp_path: Path) -> None:
-    """Both may bind while neither listens; the second to listen ended with a traceback."""
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind(("127.0.0.1", 0))
-    port = bound.getsockname()[1]
-    # Listens while the node recovers: the reading of metadata comes between its bind and its listen.
-    before = (
-        "import socket, penstock.server.serve as serve\n"
-        "make = serve.Node\n"
-        "def later(*given, **named):\n"
-        f"    taken = socket.fromfd({bound.fileno()}, socket.AF_INET, socket.SOCK_STREAM)\n"
-        "    taken.listen()\n"
-        "    return make(*given, **named)\n"
-        "serve.Node = later\n"
-    )
-    bound.set_inheritable(True)
-    with NodeProcess(
-        tmp_path / "node", listen=f"127.0.0.1:{port}", before=before, descriptors=(bound.fileno(),)
-    ) as node:
-        assert node.wait() == 1
-        (words,) = node.words
-        assert words.startswith(f"penstock: cannot listen on 127.0.0.1:{port}: ")
-    bound.close()
+def test_two_nodes_that_bind_one_address_at_a_time_do_not_both_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may bind while neither listens; uvloop does not say that the second to listen has failed."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+
+        def make(settings: Settings, disk: Disk, **given: Any) -> Node:
+            other.listen()  # while we recover
+            return Node(settings, disk, **given)
+
+        monkeypatch.setattr(serve, "Node", make)
+        words = refused("serve", "--data", tmp_path / "node", "--listen", address)
+        assert words.startswith(f"penstock: cannot listen on {address}: ")
 
 
 # --- the directory -------------------------------------------------------------------------------
@@ -124,10 +121,7 @@ def test_two_nodes_that_bind_one_address_at_a_time_do_not_both_listen(tmp_path: 
 def test_a_second_node_on_a_directory_exits_1_and_the_first_goes_on(tmp_path: Path) -> None:
     with start(tmp_path / "node") as node, node.client() as client:
         client.enqueue("", b"task")
-        outcome = process("serve", "--data", tmp_path / "node", "--listen", "127.0.0.1:0")
-        assert outcome.code == 1
-        (words,) = outcome.words
-        assert words.startswith("penstock: ")
+        words = refused("serve", "--data", tmp_path / "node", "--listen", "127.0.0.1:0")
         assert "another process" in words
         client.enqueue("", b"more")
         assert client.stat("").count == 2
@@ -136,9 +130,7 @@ def test_a_second_node_on_a_directory_exits_1_and_the_first_goes_on(tmp_path: Pa
 def test_a_file_in_place_of_the_directory_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        outcome = process("serve", "--data", path, "--listen", "127.0.0.1:0")
-        assert (outcome.code, len(outcome.words)) == (1, 1)
-        assert outcome.err.startswith("penstock: ")
+        refused("serve", "--data", path, "--listen", "127.0.0.1:0")
     assert (tmp_path / "file").read_text() == "not a directory"
 
 
@@ -151,9 +143,7 @@ def test_a_damaged_directory_is_refused_with_the_place_and_nothing_is_changed(
     data = log.read_bytes()
     log.write_bytes(flipped(data, 8 * data.index(b"second")))
     before = tree(root)
-    outcome = process("serve", "--data", root, "--listen", "127.0.0.1:0")
-    assert outcome.code == 1
-    (words,) = outcome.words
+    words = refused("serve", "--data", root, "--listen", "127.0.0.1:0")
     assert words.startswith(f"penstock: {log}, offset ")
     assert "expected" in words
     assert "found" in words
@@ -185,31 +175,27 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tflux.metadata", "tflux.snapshot", "0000000000000000003.log"])
-def test_a_disk_that_cannot_be_read_is_one_line_and_exit_1(tmp_path: Path, name: str) -> None:
+def test_a_disk_that_cannot_be_read_is_one_line_and_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     root = build(tmp_path / "node", Generation.THREE, snapshot_after=2)
-    before = (
-        "import errno\n"
-        "from penstock.storage.files import OsFile, OsFiles\n"
-        "opened, read, sick = OsFiles.open, OsFile.read, set()\n"
-        "def open_(self, path, **given):\n"
-        "    file = opened(self, path, **given)\n"
-        f"    if path.name == {name!r}:\n"
-        "        sick.add(id(file))\n"
-        "        keep.append(file)\n"
-        "    return file\n"
-        "def read_(self, *given, **named):\n"
-        "    if id(self) in sick:\n"
-        "        raise OSError(errno.EIO, 'Input/output error', 'the disk')\n"
-        "    return read(self, *given, **named)\n"
-        "keep = []\n"
-        "OsFiles.open, OsFile.read = open_, read_\n"
-    )
-    with NodeProcess(root, before=before) as node:
-        assert node.wait() == 1
-        (words,) = node.words
-        assert words.startswith("penstock: ")
-        assert "Input/output error" in words
-        assert node.events == []
+    monkeypatch.setattr(OsFiles, "open", opening_sick(OsFiles.open, name))
+    words = refused("serve", "--data", root, "--listen", "127.0.0.1:0")
+    assert "Input/output error" in words
+
+
+def opening_sick(opened: Callable[..., OsFile], name: str) -> Callable[..., OsFile]:
+    """Return an open whose file of this name cannot be read."""
+
+    class SickFile(OsFile):
+        def read(self, *_: Any, **__: Any) -> bytes:
+            raise OSError(EIO, "Input/output error")
+
+    def open_(files: OsFiles, path: Path, **given: bool) -> OsFile:
+        file = opened(files, path, **given)
+        return SickFile(file._descriptor) if path.name == name else file
+
+    return open_
 
 
 # --- restarts ------------------------------------------------------------------------------------
@@ -218,22 +204,20 @@ def test_a_disk_that_cannot_be_read_is_one_line_and_exit_1(tmp_path: Path, name:
 def test_a_token_from_before_a_restart_is_lost_and_the_task_is_delivered_again(
     tmp_path: Path,
 ) -> None:
-    for end in ("stop", "kill"):
-        root = tmp_path / end
-        with start(root) as node, node.client() as client:
-            client.enqueue("", b"task")
-            (old,) = client.dequeue_many("", 1)
-            getattr(node, end)()
-        with start(root) as node, node.wire2() as wire, node.client() as client:
-            assert wire.ask(v2.Ack((old.token,)), v2.Settled).lost == (old.token,)
-            (new,) = client.dequeue_many("", 1)
-            assert (new.id, new.payload) == (old.id, b"task")
-            assert new.token != old.token
-            assert wire.ask(v2.Extend((old.token,), 1000), v2.Settled).lost == (old.token,)
+    with start(tmp_path / "node") as node, node.client() as client:
+        client.enqueue("", b"task")
+        (old,) = client.dequeue_many("", 1)
+        node.kill()
+    with start(tmp_path / "node") as node, node.wire2() as wire, node.client() as client:
+        assert wire.ask(v2.Ack((old.token,)), v2.Settled).lost == (old.token,)
+        (new,) = client.dequeue_many("", 1)
+        assert (new.id, new.payload) == (old.id, b"task")
+        assert new.token != old.token
+        assert wire.ask(v2.Extend((old.token,), 1000), v2.Settled).lost == (old.token,)
+        client.ack(new)
+        with pytest.raises(LeaseLost):
             client.ack(new)
-            with pytest.raises(LeaseLost):
-                client.ack(new)
-            assert client.stat("").count == 0
+        assert client.stat("").count == 0
 
 
 def test_a_node_serves_generation_2_in_place_and_the_tools_read_it(tmp_path: Path) -> None:
@@ -260,7 +244,7 @@ def test_a_node_serves_generation_2_in_place_and_the_tools_read_it(tmp_path: Pat
 def test_what_taskflux_wrote_is_served(tmp_path: Path) -> None:
     for generation in (Generation.TWO, Generation.THREE):
         root = build(tmp_path / generation.name, generation, snapshot_after=4)
-        with start(root) as node, node.client() as client:
+        with open_node(root) as client:
             found = [
                 (stat.name, task.key, task.payload)
                 for stat in client.queues()

@@ -339,3 +339,26 @@ def test_a_delay_that_was_over_when_the_task_was_delivered_does_not_come_back(
     state = replayed(generation, *log)
     assert not len(state.by_name[DEFAULT_QUEUE].delayed)
     assert delivered_order(state, 0) == {"": [1]}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("acked", [1, 3], ids=["some left", "drained"])
+def test_ids_go_on_behind_a_snapshot_though_the_file_has_no_place_for_them(
+    generation: Generation, acked: int
+) -> None:
+    # Generation 2 stores no ids. Entries behind a snapshot name tasks by those they had before it.
+    rig = Rig(generation)
+    caller = rig.caller()
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [0, 0, 0], [b"x", b"x", b"x"]))
+    got = rig.ask(caller, v2.Dequeue(DEFAULT_QUEUE, acked))
+    assert isinstance(got, v2.Delivered)
+    rig.ask(caller, v2.Ack(range(got.token, got.token + acked)))
+    rig.snapshot()
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [-1], [b"x"]))
+    got = rig.ask(caller, v2.Dequeue(DEFAULT_QUEUE, 1))
+    assert isinstance(got, v2.Delivered)
+    assert list(got.ids) == [4]
+    rig.ask(caller, v2.Nack([got.token]))
+    assert rig.rebuilt() == rig.dump()
+    rig.restart()
+    assert rig.queue().attempts == {4: 1}

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 import penstock
-from penstock.errors import ReplayConflict
+from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.extensions import encode_extension
@@ -63,6 +63,7 @@ from support.at_rest import (
     repaired,
     statuses,
 )
+from support.command import penstock as command
 from support.lives import Entries, write_image
 from support.node_rig import LIMITS, Rig, delivered_order, dump
 from support.report import report
@@ -260,6 +261,74 @@ def test_an_extension_that_means_nothing_is_damage_and_costs_no_task(
     assert bool(rows) == (status == "bad-delta")
 
 
+def noted(generation: Generation, found: list[tuple[int, bytes]], root: Path) -> Path:
+    """Write a directory of three tasks, two of them in a snapshot with these notes."""
+    files = MemoryFiles()
+    small(generation, add(b"a"), add(b"b"), add(b"c")).directory(files, 3, snapshot_at=1)
+    path = write_image(files.image(), root)
+    point = SnapshotPoint(index=Index(1), term=Term(1))
+    head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(2), count=2)
+    own = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=TaskId(99), count=len(found))
+    tasks = [(number, *note) for number, note in enumerate(found, 1)]
+    store = NodeDirectory(QuickFiles(), path, limits=LIMITS)
+    parts = [(head, [(1, 0, b"a"), (2, 0, b"b")]), (own, tasks)]
+    store.snapshot.write(encode_snapshot(point, 2, parts, WRITTEN[generation])).install()
+    store.close()
+    return path
+
+
+def random_note(random: Random) -> notes.Note:
+    """Return a note of few numbers, which may or may not fit the snapshot."""
+    number, other = random.choice([0, 0, 0, 1]), random.randint(0, 3)
+    rows = [(random.randint(1, 3), 1, -1, random.choice([-1, 5])) for _ in range(other)]
+    choices: list[notes.Note] = [
+        notes.Header(next_number=other),
+        notes.QueueNote(
+            name=DEFAULT_QUEUE,
+            number=number,
+            last_id=other,
+            lease_ms=5,
+            attempts_max=None,
+            dead_letter=random.choice([None, None, number]),
+        ),
+        notes.TaskNotes(queue=number, rows=rows),
+        notes.Ids(queue=number, ids=tuple(random.sample(range(4), random.choice([0, 2, 3])))),
+        notes.Ids(queue=number, ids=(1, 2)),
+        notes.ProducerNote(id=b"p" * 16, forgotten=other, requests=[(1, 9, 2, [(1, 2)])]),
+    ]
+    return random.choice(choices)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_node_and_verify_agree_on_which_notes_fit(generation: Generation, tmp_path: Path) -> None:
+    random, counts = Random(5), Counter[bool]()
+    for number in range(120):
+        found = [random_note(random) for _ in range(random.randint(1, 4))]
+        if random.random() < 0.8:
+            queue = notes.QueueNote(
+                name=DEFAULT_QUEUE,
+                number=0,
+                last_id=random.randint(1, 4),
+                lease_ms=5,
+                attempts_max=None,
+                dead_letter=None,
+            )
+            extra = [n for n in found if not isinstance(n, notes.Header | notes.QueueNote)]
+            found = [notes.Header(next_number=random.randint(0, 2)), queue, *extra]
+        path = noted(generation, list(notes.encode_notes(found)), tmp_path / f"{number}")
+        try:
+            state = served(path)
+        except (BadData, ReplayConflict):
+            assert statuses(path) == ["bad-snapshot"], found
+            counts[False] += 1
+        else:
+            assert damage_of(path) == [], found
+            assert identified(path) == tasks_of(state)
+            counts[True] += 1
+    report(f"notes at random, generation {generation}: {counts[True]} fit, {counts[False]} do not")
+    assert min(counts.values()) > 10
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize(
     "found",
@@ -289,25 +358,7 @@ def test_an_extension_that_means_nothing_is_damage_and_costs_no_task(
 def test_notes_that_mean_nothing_are_damage_and_cost_no_task(
     generation: Generation, found: list[tuple[int, bytes]], tmp_path: Path
 ) -> None:
-    files = MemoryFiles()
-    small(generation, add(b"a"), add(b"b"), add(b"c")).directory(files, 3, snapshot_at=1)
-    path = write_image(files.image(), tmp_path / "node")
-    point = SnapshotPoint(index=Index(1), term=Term(1))
-    head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(2), count=2)
-    own = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=TaskId(9), count=len(found))
-    store = NodeDirectory(QuickFiles(), path, limits=LIMITS)
-    store.snapshot.write(
-        encode_snapshot(
-            point,
-            2,
-            [
-                (head, [(1, 0, b"a"), (2, 0, b"b")]),
-                (own, [(i, *n) for i, n in enumerate(found, 1)]),
-            ],
-            WRITTEN[generation],
-        )
-    ).install()
-    store.close()
+    path = noted(generation, found, tmp_path / "node")
     assert statuses(path) == ["bad-snapshot"]
     with pytest.raises(penstock.PenstockError):
         served(path)
@@ -424,6 +475,26 @@ def test_a_dump_says_what_an_extension_says(tmp_path: Path) -> None:
     ]
 
 
+def test_the_commands_show_what_is_ours_apart_and_say_what_is_dropped(tmp_path: Path) -> None:
+    rig = Rig(Generation.THREE)
+    caller = rig.caller()
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [1], [b"x"], 5))
+    rig.snapshot()
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [2], [b"y"], 5))
+    path = write_image(rig.files.image(), tmp_path / "node")
+    (found,) = command("inspect", path).rows
+    assert (found["queues"], found["tasks"], found["extensions"], found["notes"]) == (1, 2, 2, 3)
+    assert [row["id"] for row in command("tasks", path).rows] == [1, 2]
+    assert not command("tasks", path, "--queue", notes.QUEUE).rows
+    rows = command("dump", path).rows
+    assert [row["note"]["kind"] for row in rows if "note" in row] == ["header", "queue", "tasks"]
+    assert command("verify", path).code == 0
+    done = command("convert", path, "--to", "taskflux-2", "--out", tmp_path / "out")
+    assert done.code == 0
+    assert (done.rows[0]["dropped_extensions"], done.rows[0]["dropped_notes"]) == (1, 3)
+    assert "1 extensions and 3 notes were dropped" in done.err
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_converted_directory_can_be_opened_and_drained(
     generation: Generation, tmp_path: Path
@@ -440,3 +511,25 @@ def test_a_converted_directory_can_be_opened_and_drained(
             found += [task.payload for task in batch]
             client.ack(batch)
     assert found == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("is_noted", [False, True], ids=["log", "snapshot and log"])
+def test_which_of_several_equal_tasks_was_acknowledged_is_known_afterwards(
+    generation: Generation, is_noted: bool, tmp_path: Path
+) -> None:
+    # Generation 2 removes by value; without the extension the oldest would go, and "b" would be first.
+    rig = Rig(generation)
+    caller = rig.caller()
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [0], [b"gone"]))
+    rig.ask(caller, v2.Enqueue(DEFAULT_QUEUE, [1, 1, 1], [b"a", b"b", b"a"]))
+    got = rig.ask(caller, v2.Dequeue(DEFAULT_QUEUE, 4))
+    assert isinstance(got, v2.Delivered)
+    rig.ask(caller, v2.Ack([got.token]))
+    if is_noted:
+        rig.snapshot()
+    rig.ask(caller, v2.Ack([got.token + 3]))
+    path = write_image(rig.files.image(), tmp_path / "node")
+    assert identified(path) == [("", 2, 1, b"a"), ("", 3, 1, b"b")] == tasks_of(rig.state)
+    convert(read_history(resolve(path)), Generation.THREE, tmp_path / "out")
+    assert identified(tmp_path / "out") == identified(path)

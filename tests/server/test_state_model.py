@@ -50,7 +50,7 @@ POLICIES = [
     ),
 ]
 STEPS = 120
-SEEDS = range(12)
+SEEDS = range(36)
 
 
 class Life:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from struct import pack
 
 import pytest
@@ -395,23 +394,32 @@ def test_garbage_behind_an_early_packet_ends_the_connection_in_its_turn(
     assert orders.stat("orders").count == 1
 
 
-def test_an_early_packet_may_wait_longer_than_a_packet_may_take(tmp_path: Path) -> None:
-    """It was taken for a packet that does not end, and cost its sender the connection."""
-    with start(tmp_path / "node", "--stall-timeout", "0.1") as node, node.wire1() as wire:
-        wire.exchange(b"CD\x00" + pack(">I", 2500) + b"CC\x00", EMPTY + counted(0))
-
-
 # --- settings ------------------------------------------------------------------------------------
 
 
-def test_without_ids_a_delivery_is_as_it_was_before_april_2024(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that waits for nobody, for clients from before April 2024."""
+    flags = ("--without-ids", "--idle-timeout", 1, "--stall-timeout", 0.1)
+    with start(tmp_path_factory.mktemp("hasty") / "node", *flags) as running:
+        yield running
+
+
+def test_an_early_packet_may_wait_longer_than_a_packet_may_take(hasty: NodeProcess) -> None:
+    """It was taken for a packet that does not end, and cost its sender the connection."""
+    with hasty.client() as client, hasty.wire1() as wire:
+        client.create_queue("empty")
+        wait = b"CD\x05empty" + pack(">I", 1600)
+        wire.exchange(wait + b"CC\x05empty", EMPTY + counted(0))
+
+
+def test_without_ids_a_delivery_is_as_it_was_before_april_2024(hasty: NodeProcess) -> None:
     """P6; and a connection that is silent about its task loses it after the idle time."""
-    with start(tmp_path / "node", "--without-ids", "--idle-timeout", "1") as node:
-        with node.wire1() as wire:
-            wire.exchange(b"CE\x00" + pack(">qi", 5, 2) + b"hi" + ACK, OK + OK)
-            found = b"cd\x01" + pack(">qi", 5, 2) + b"hi"
-            wire.exchange(b"CD\x00" + pack(">I", 0), found)
-            wire.expect_end()
-        with node.wire1() as next_wire:
-            next_wire.exchange(b"CD\x00" + pack(">I", 60_000), found)
-            next_wire.exchange(ACK, OK)
+    found = b"cd\x01" + pack(">qi", 5, 2) + b"hi"
+    with hasty.wire1() as wire:
+        wire.exchange(b"CE\x00" + pack(">qi", 5, 2) + b"hi" + ACK, OK + OK)
+        wire.exchange(b"CD\x00" + pack(">I", 0), found)
+        wire.expect_end()
+    with hasty.wire1() as next_wire:
+        next_wire.exchange(b"CD\x00" + pack(">I", 60_000), found)
+        next_wire.exchange(ACK, OK)

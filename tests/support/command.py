@@ -56,6 +56,22 @@ def penstock(*words: str | Path) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def refused(*words: str | Path) -> str:
+    """Run a command in this process that must refuse: exit 1 and one line, which is returned.
+
+    A node that starts instead would serve for ever; the alarm makes a loud end of that.
+    """
+    signal.alarm(60)
+    try:
+        outcome = penstock(*words)
+    finally:
+        signal.alarm(0)
+    assert (outcome.code, outcome.out) == (1, ""), outcome
+    (line,) = outcome.words
+    assert line.startswith("penstock: "), line
+    return line
+
+
 def process(*words: str | bytes | Path, cwd: Path | None = None, timeout_s: float = 60) -> Outcome:
     """Run the command in a process of its own."""
     return run([*COMMAND, *words], cwd=cwd, timeout_s=timeout_s)

@@ -283,7 +283,7 @@ def _dump_queue(queue: Queue, now_ms: int) -> Dump:
         "size": queue.tasks.size,
         "tasks": list(queue.tasks),
         "attempts": dict(sorted(queue.attempts.items())),
-        "delayed": {number: time for number, time in queue.delayed if time > now_ms},
+        "delayed": {n: time for n, time in sorted(queue.delays().items()) if time > now_ms},
         "expiring": dict(queue.expiring),
     }
 

@@ -40,12 +40,16 @@ class Wire:
         self.socket.settimeout(PATIENCE_SECONDS)
         if receive_size is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_size)
-        self.socket.connect(("127.0.0.1", port))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def greet(self, major: int) -> None:
         self.send(AUTHORIZE + bootstrap(major))
-        self.expect(b"a\x01b\x01")
+        self.expect_or_end(b"a\x01b\x01")
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

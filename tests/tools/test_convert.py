@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CannotConvert, CorruptData, PathRefused
@@ -127,7 +127,7 @@ def is_exact(node: Node) -> bool:
 
 
 @pytest.mark.parametrize("layout", [LogLayout.TWO, LogLayout.THREE])
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_there_and_back_again_gives_the_same_bytes(layout: LogLayout, data: st.DataObject) -> None:
     # 3.6: a removal becomes the id of the oldest equal task, and back. Ids in a snapshot are numbered anew.

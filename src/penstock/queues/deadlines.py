@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 _SLACK: Final = 64  # entries of the heap that may be out of date before it is made anew
@@ -27,6 +28,10 @@ class Deadlines:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (id, time) in the order of ids."""
         return iter(sorted(self._times.items()))
+
+    def some(self, count_max: int) -> list[int]:
+        """Return a few of the ids, whichever are at hand."""
+        return list(islice(self._times, count_max))
 
     def get(self, number: int) -> int | None:
         return self._times.get(number)

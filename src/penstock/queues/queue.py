@@ -7,7 +7,6 @@ leadership: which tasks are out. Time is never asked for; it comes in as ``now_m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
 from penstock.errors import ReplayConflict
@@ -27,6 +26,7 @@ class Queue:
         "_listed",
         "_order",
         "_stale",
+        "_withdrawn",
         "attempts",
         "delayed",
         "expiring",
@@ -61,6 +61,8 @@ class Queue:
         self.proposed = 0  # tasks on their way into the log: they count for the size policy
         self.is_doomed = False  # whether its deletion is on its way into the log
         self._order = Order(policy)  # lists an id once at most
+        # Ids that were taken before their delay was over, with its end. The log knows nothing of that yet.
+        self._withdrawn: dict[int, int] = {}
         self._listed: set[int] = set()  # ids that were delayed when they were listed already
         self._stale = 0  # listed ids that are not to be delivered, or more than that
 
@@ -132,13 +134,16 @@ class Queue:
             self.attempts.pop(task_id, None)
         self.delayed.discard(task_id)
         self.expiring.discard(task_id)
-        self._listed.discard(task_id)
+        if self._listed:
+            self._listed.discard(task_id)
+        if self._withdrawn:
+            self._withdrawn.pop(task_id, None)
         return task
 
     def remove_out(self, ids: Sequence[int]) -> None:
         """Remove tasks that are out, all of them. Raises ``ReplayConflict`` if one is not there."""
-        is_bare = not (self.attempts or len(self.delayed) or len(self.expiring) or self._listed)
-        if not is_bare or not self.out.issuperset(ids):
+        is_bare = not (self.attempts or len(self.delayed) or len(self.expiring))
+        if not is_bare or self._listed or self._withdrawn or not self.out.issuperset(ids):
             for task_id in ids:
                 self.remove(task_id)
             return
@@ -233,17 +238,23 @@ class Queue:
     def take_these(self, task_ids: Iterable[int]) -> None:
         """Take given tasks out of turn; they are there and not out."""
         for task_id in task_ids:
-            is_listed = task_id not in self.delayed
+            time = self.delayed.get(task_id)
             self.delayed.discard(task_id)
             self.out.add(task_id)
-            if is_listed:
+            if time is None:
                 self._note_stale(1)
+            else:
+                self._withdrawn[task_id] = time
 
     def take_delayed(self, count_max: int) -> list[int]:
         """Take delayed tasks out, whenever they were due, and return their ids."""
-        ids = [task_id for task_id, _ in islice(iter(self.delayed), count_max)]
+        ids = self.delayed.some(count_max)
         self.take_these(ids)
         return ids
+
+    def delays(self) -> dict[int, int]:
+        """Return all delays that the log knows of: also of tasks whose removal is still on its way into it."""
+        return dict(self.delayed) | self._withdrawn
 
     def put_back(self, task_ids: Iterable[int]) -> None:
         """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""

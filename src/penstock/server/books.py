@@ -18,6 +18,7 @@ from penstock.model import (
 )
 from penstock.protocol import version2 as v2
 from penstock.protocol.version2 import Failure, Outcome
+from penstock.queues.deadlines import Deadlines
 from penstock.queues.queue import Queue
 from penstock.server import operations
 from penstock.server.caller import Caller
@@ -52,11 +53,10 @@ class Books:
         self._clock = clock
         self._counters: dict[int, Counters] = {n: Counters() for n in self._state.by_number}
         self._hungry: dict[int, Queue] = {}  # queues with something new for those who wait
-        self._timed: dict[int, Queue] = {  # queues with delayed or expiring tasks
-            queue.number: queue
-            for queue in self._state.queues()
-            if len(queue.delayed) or len(queue.expiring)
-        }
+        # When a queue next has a task that is due or expires, by its number; maybe too early, never too late.
+        self._timed = Deadlines()
+        for queue in self._state.queues():
+            self._watch(queue)
         # Requests of producers on their way into the log.
         self._producing: dict[tuple[bytes, int], operations.Add] = {}
         self.touched: list[Caller] = []  # callers with answers that were not sent yet
@@ -144,14 +144,22 @@ class Books:
         self._counters[queue.number].enqueued += count
         self._hungry[queue.number] = queue
         if terms.not_before_ms is not None or terms.expires_ms is not None:
-            self._timed[queue.number] = queue
+            self._watch(queue)
 
     def note_returned(self, queue: Queue, count: int, not_before_ms: int | None) -> None:
         if queue.number in self._counters:
             self._counters[queue.number].returned += count
             self._hungry[queue.number] = queue
-            if not_before_ms is not None:
-                self._timed[queue.number] = queue
+            if not_before_ms is not None or len(queue.expiring):
+                self._watch(queue)
+
+    def _watch(self, queue: Queue) -> None:
+        """Note when the clock next concerns a queue: thousands of them must not be asked each time."""
+        times = [time for time in (queue.delayed.next(), queue.expiring.next()) if time is not None]
+        if not times:
+            self._timed.discard(queue.number)
+        elif self._timed.get(queue.number) != min(times):
+            self._timed.set(queue.number, min(times))
 
     def count(self, queue: Queue, what: str, count: int) -> None:
         """Add to one of a queue's counters."""

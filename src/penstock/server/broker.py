@@ -230,7 +230,7 @@ class Broker(Deliveries):
 
     def note_deleted(self, queue: Queue) -> None:
         self.leases.drop_queue(queue)
-        self._timed.pop(queue.number, None)
+        self._timed.discard(queue.number)
         self._hungry.pop(queue.number, None)
         counters = self._counters.pop(queue.number)
         for consumer in list(counters.consumers):
@@ -329,7 +329,8 @@ class Broker(Deliveries):
         """Do what the clock asks for: end leases, release delayed tasks, expire, stop waiting."""
         now = self._clock()
         self._return_ended(self.leases.expire(now))
-        for queue in list(self._timed.values()):
+        for number in self._timed.take_due(now):
+            queue = self._state.by_number[number]
             if queue.release(now):
                 self._hungry[queue.number] = queue
             # What is out is looked at again when it comes back.
@@ -337,8 +338,7 @@ class Broker(Deliveries):
             if due:
                 queue.take_these(due)
                 self._expire(queue, due)
-            if not len(queue.delayed) and not len(queue.expiring):
-                del self._timed[queue.number]
+            self._watch(queue)
         self.serve()
         for waiting in self._patience.take_due(now):
             if waiting in self._reading:
@@ -350,11 +350,9 @@ class Broker(Deliveries):
 
     def next_wakeup_ms(self) -> int | None:
         """Return when ``tick`` has something to do, or ``None`` if never."""
-        if not (len(self.leases) or len(self._patience) or self._timed):
+        if not (len(self.leases) or len(self._patience) or len(self._timed)):
             return None
-        times = [self.leases.next_deadline(), self._patience.next()]
-        for queue in self._timed.values():
-            times += [queue.delayed.next(), queue.expiring.next()]
+        times = (self.leases.next_deadline(), self._patience.next(), self._timed.next())
         return min((time for time in times if time is not None), default=None)
 
 

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from threading import Thread
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIServer
 
 from penstock.errors import Unreachable
 from penstock.server.listener import Listener
 from penstock.server.metrics import Histogram
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client.core import Metric
 
 ANSWER_SECONDS = 5.0

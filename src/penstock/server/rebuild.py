@@ -251,6 +251,8 @@ def _restore_notes(state: State, found: list[notes.Note]) -> None:
     header = found[0]
     if not isinstance(header, notes.Header):
         raise ReplayConflict("the snapshot's own notes do not begin with their header")
+    if len({note.name for note in queues}) != len(queues):
+        raise ReplayConflict("the snapshot's own notes know a queue twice")
     _restore_ids(state, queues, [note for note in found if isinstance(note, notes.Ids)])
     _restore_last_ids(state, queues)
     state.renumber({note.name: note.number for note in queues}, header.next_number)
@@ -284,7 +286,7 @@ def _restore_ids(state: State, queues: list[notes.QueueNote], columns: list[note
         old = state.by_name.get(name)
         if old is None or len(old) != len(own):
             raise ReplayConflict(f"the snapshot's own notes know other tasks of queue {name!r}")
-        if sorted(set(own)) != own or not 1 <= own[0] <= own[-1] <= last_ids[name]:
+        if sorted(set(own)) != own or (own and not 1 <= own[0] <= own[-1] <= last_ids[name]):
             raise ReplayConflict(f"the snapshot's own notes number queue {name!r} impossibly")
         fresh = Queue(name, old.number, old.policy, old.options, last_ids[name])
         for task_id, (_, key, payload) in zip(own, old.tasks, strict=True):
@@ -357,7 +359,7 @@ def _is_plain(state: State, generation: Generation) -> bool:
     for queue in state.queues():
         if queue.options != NO_OPTIONS or queue.attempts:
             return False
-        if len(queue.delayed) or len(queue.expiring):
+        if queue.delays() or len(queue.expiring):
             return False
         # Generation 2 numbers the tasks of a queue from 1 on when it reads them.
         if generation is Generation.TWO and queue.tasks.last_id != len(queue):
@@ -396,11 +398,11 @@ def _notes(state: State, generation: Generation) -> Iterator[notes.Note]:
 
 
 def _task_rows(queue: Queue) -> Iterator[notes.TaskRow]:
-    noted = set(queue.attempts)
-    noted.update(task_id for task_id, _ in queue.delayed)
+    noted, delays = set(queue.attempts), queue.delays()
+    noted.update(delays)
     noted.update(task_id for task_id, _ in queue.expiring)
     for task_id in sorted(noted):
-        not_before_ms, expires_ms = queue.delayed.get(task_id), queue.expiring.get(task_id)
+        not_before_ms, expires_ms = delays.get(task_id), queue.expiring.get(task_id)
         yield (
             task_id,
             queue.attempts.get(task_id, 0),

@@ -70,6 +70,8 @@ class Replica:
         self._chores: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         # Asked before the disk is: whether to wait for more. Whoever says so calls ``advance`` again.
         self.hold: Callable[[], bool] | None = None
+        # Stays true when a bug of ours got in between: the state is not what the log says any more.
+        self.is_applying = False
         self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
 
     @property
@@ -162,19 +164,20 @@ class Replica:
             return
         operations = self._operations
         done: list[Operation] = []
+        self.is_applying = True
         while operations and operations[0][0] <= committed:
             operation = operations.popleft()[1]
             operation.apply(self.state)
             done.append(operation)
         self.applied = committed
         self.group.applied(committed)
-        if not done:
-            return
-        for operation in done:
-            operation.tell()
-        for call in self.after_apply:
-            call()
-        self.meter.note_told()
+        if done:
+            for operation in done:
+                operation.tell()
+            for call in self.after_apply:
+                call()
+            self.meter.note_told()
+        self.is_applying = False
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing is written or answered any more."""

@@ -75,37 +75,36 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         if not stopped.done():
             stopped.set_result(cause)
 
-    loop.set_exception_handler(lambda _, context: _note_bug(context, say, stop))
     listening = _bind(settings)
     settings = replace(settings, port=listening.getsockname()[1])
     disk, snapshot_disk = (
         ThreadDisk(loop.call_soon_threadsafe),
         ThreadDisk(loop.call_soon_threadsafe),
     )
+    node, metrics = None, None
     try:
         node = Node(settings, disk, on_failure=stop)
+        listener = Listener(node, loop)
+        if settings.metrics_port is not None:
+            metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
+        _listen(listening, settings)
     except BaseException:
         listening.close()
         disk.close()
         snapshot_disk.close()
+        if metrics is not None:
+            metrics.close()
+        if node is not None:
+            node.close()
         raise
     Spares(node, snapshot_disk)
+    loop.set_exception_handler(lambda _, context: _note_bug(context, node, say, stop))
     snapshots = Snapshots(
         node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
     )
-    listener = Listener(node, loop)
-    try:
-        listening.listen(
-            BACKLOG
-        )  # uvloop would not say that somebody else has begun to listen here
-    except OSError as error:
-        raise _taken(settings, error) from None
     server = await loop.create_server(listener.accept, sock=listening, backlog=BACKLOG)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, None)
-    metrics = None
-    if settings.metrics_port is not None:
-        metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
     _say_started(node, listening.getsockname(), metrics, say)
     cause = await stopped
     server.close()
@@ -141,6 +140,14 @@ def _bind(settings: Settings) -> socket.socket:
     return listening
 
 
+def _listen(listening: socket.socket, settings: Settings) -> None:
+    """Begin to listen: two may have bound an address, and uvloop would not say that the other was first."""
+    try:
+        listening.listen(BACKLOG)
+    except OSError as error:
+        raise _taken(settings, error) from None
+
+
 def _taken(settings: Settings, error: Exception) -> Unreachable:
     return Unreachable(
         f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --listen"
@@ -161,14 +168,19 @@ def _allow_files(wanted: int) -> None:
 
 
 def _note_bug(
-    context: dict[str, Any], say: Say, stop: Callable[[PenstockError | None], None]
+    context: dict[str, Any], node: Node, say: Say, stop: Callable[[PenstockError | None], None]
 ) -> None:
-    """Say what escaped into the loop. A connection ends by it; anything else may have left things half done."""
+    """Say what escaped into the loop, which is a mistake of ours.
+
+    Where it met a caller's bytes, it costs that connection; anywhere else things may be half done, and the
+    node must not go on from there.
+    """
     error = context.get("exception")
     text = f"{context.get('message')}: {error!r}"
     lines = [] if error is None else traceback.format_exception(error)
     say("bug", {"text": text, "traceback": "".join(lines)})
-    if "transport" not in context and error is not None and not isinstance(error, OSError):
+    is_callers = "transport" in context and not node.replica.is_applying
+    if error is not None and not isinstance(error, OSError) and not is_callers:
         stop(PenstockError(f"stopped by a bug, please report it: {error!r}"))
 
 

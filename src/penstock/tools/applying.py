@@ -180,7 +180,7 @@ def _restore(queues: Queues, found: Sequence[notes.Note]) -> None:
             ids.setdefault(note.queue, []).extend(note.ids)
     for number, own in ids.items():
         contents = queues.by_name[_noted(noted, number).name]
-        if len(own) != len(contents) or sorted(set(own)) != own:
+        if len(own) != len(contents) or sorted(set(own)) != own or own[:1] == [0]:
             raise CorruptData(f"the snapshot's notes know other tasks of queue {contents.name!r}")
         contents.tasks = dict(zip(own, contents.tasks.values(), strict=True))
     for note in noted.values():
