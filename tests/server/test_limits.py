@@ -240,6 +240,21 @@ def test_a_flood_without_reading_is_not_read_further_until_its_answers_are(
     report(f"node: held a flood of 40,000 enqueues back at {held}")
 
 
+def test_packets_of_version_1_that_come_too_early_are_held_back_and_all_answered(
+    node: NodeProcess, queue: str
+) -> None:
+    """Three times as much as a connection may have under way, behind a dequeue that waits in vain."""
+    wait = b"CD\x01q" + pack(">I", 700)
+    taken_back = b"CE\x01q" + pack(">qi", 0, 100_000) + bytes(100_000) + b"N"
+    count = 3 * CONNECTION_MAX // 100_000
+    with Bystander(node), node.wire1() as wire:
+        with Growth(node, "12 MB of early packets of version 1", size_max=32 * MEGA):
+            sending = Thread(target=wire.send, args=(wait + taken_back * count,), daemon=True)
+            sending.start()
+            wire.expect(b"cd\x00" + b"kk" * count)
+        sending.join()
+
+
 @pytest.mark.parametrize(
     "request_",
     [v2.Dequeue(NAME, 1, 0, 2**32 - 1), v2.Read(2**40, 0, 2**32 - 1)],
