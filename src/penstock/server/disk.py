@@ -18,7 +18,7 @@ from typing import Final, Protocol
 Job = Callable[[], None]
 Done = Callable[[BaseException | None], None]
 
-INLINE_SECONDS_MAX: Final = 0.0004
+INLINE_SECONDS_MAX: Final = 0.0015
 """A job expected to take no longer than this may run on the loop, if nobody else waits."""
 
 _WEIGHT: Final = 0.2  # of the newest measurement in the running mean

@@ -12,6 +12,7 @@ from penstock.server.connection import Connection
 from penstock.server.disk import ThreadDisk
 from penstock.server.gathering import Gathering
 from penstock.server.node import Node, wall_clock_ms
+from penstock.server.replica import INLINE_MAX
 from penstock.server.session1 import Session1
 
 SWEEP_SECONDS: Final = 1.0
@@ -98,13 +99,13 @@ class Listener:
         packets, self._packets = self._packets, 0
         if self.node.replica.failure is not None:
             return
-        self._go_on(is_alone=packets == 1)
+        self._go_on(is_alone=packets <= INLINE_MAX)
         for connection in arrived:
             self._look_after(connection)
 
     def handle(self, connection: Connection, count: int) -> None:
         """Do at once what a connection's bytes have asked for; ``count`` packets became whole."""
-        self._go_on(is_alone=count == 1)
+        self._go_on(is_alone=count <= INLINE_MAX)
         self._look_after(connection)
 
     def _look_after(self, connection: Connection) -> None:

@@ -68,12 +68,16 @@ class Settings:
 
     def refuse_reachable(self) -> None:
         """Raise ``InvalidValue`` for an address that others can reach: there is no access control yet."""
-        try:
-            is_loopback = ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            is_loopback = self.host == "localhost"
-        if not is_loopback and not self.is_open:
-            raise InvalidValue(
-                f"{self.host} can be reached from elsewhere, and whoever reaches it may do anything;"
-                " listen on 127.0.0.1, or say --allow-remote if the network itself keeps others out"
-            )
+        for host in (self.host, self.metrics_host):
+            if not self.is_open and not _is_loopback(host):
+                raise InvalidValue(
+                    f"{host} can be reached from elsewhere, and whoever reaches it may do anything;"
+                    " listen on 127.0.0.1, or say --allow-remote if the network itself keeps others out"
+                )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
