@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import signal
 import socket
@@ -37,6 +38,8 @@ BACKLOG: Final = 512
 FILES_RESERVED: Final = 128
 """Open files beyond one for each connection: the log, a snapshot, metrics, what Python itself has open."""
 
+_STDERR: Final = 2
+
 Say = Callable[[str, dict[str, object]], None]
 
 
@@ -45,8 +48,10 @@ def log_line(event: str, fields: dict[str, object]) -> None:
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     line = json.dumps({"time": stamp, "event": event, **fields})
-    with contextlib.suppress(OSError):  # A log that nobody reads any more must not end the node.
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+    # A log that nobody reads any more must not end the node; and Python would try again at its own end to
+    # write what it holds for such a reader, and fail there.
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, f"{line}\n".encode())
 
 
 def serve(settings: Settings, say: Say = log_line) -> PenstockError | None:
