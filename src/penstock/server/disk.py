@@ -19,7 +19,7 @@ Job = Callable[[], None]
 Done = Callable[[BaseException | None], None]
 
 INLINE_SECONDS_MAX: Final = 0.0015
-"""A job expected to take no longer than this may run on the loop, if nobody else waits."""
+"""A small job expected to take no longer than this runs on the loop: those who sent it wait anyway."""
 
 _WEIGHT: Final = 0.2  # of the newest measurement in the running mean
 
@@ -27,8 +27,8 @@ _WEIGHT: Final = 0.2  # of the newest measurement in the running mean
 class Disk(Protocol):
     """Runs jobs in order and tells when each is done."""
 
-    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:
-        """Run ``job``, then call ``done`` with its exception or ``None``. ``is_alone``: nobody else waits."""
+    def run(self, job: Job, done: Done, *, is_small: bool) -> None:
+        """Run ``job``, then call ``done`` with its exception or ``None``. ``is_small``: the caller may wait for it."""
         ...
 
     def close(self) -> None: ...
@@ -37,7 +37,7 @@ class Disk(Protocol):
 class InlineDisk:
     """Runs each job at once, in the caller's thread."""
 
-    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:  # noqa: ARG002
+    def run(self, job: Job, done: Done, *, is_small: bool) -> None:  # noqa: ARG002
         done(_attempt(job))
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class InlineDisk:
 
 
 class ThreadDisk:
-    """Runs jobs in a thread of its own, and short ones on the loop while nobody else waits."""
+    """Runs jobs in a thread of its own, and small ones on the loop while the disk is quick."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """``call_soon`` hands a call from the thread to the loop."""
@@ -61,8 +61,8 @@ class ThreadDisk:
         """What a job takes, as a running mean."""
         return self._seconds
 
-    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:
-        if is_alone and not self._running and 0 < self._seconds < INLINE_SECONDS_MAX:
+    def run(self, job: Job, done: Done, *, is_small: bool) -> None:
+        if is_small and not self._running and 0 < self._seconds < INLINE_SECONDS_MAX:
             started = time.perf_counter()
             error = _attempt(job)
             self._learn(time.perf_counter() - started)
@@ -102,7 +102,7 @@ class LaterDisk:
     def __init__(self) -> None:
         self.waiting: deque[tuple[Job, Done]] = deque()
 
-    def run(self, job: Job, done: Done, *, is_alone: bool) -> None:  # noqa: ARG002
+    def run(self, job: Job, done: Done, *, is_small: bool) -> None:  # noqa: ARG002
         self.waiting.append((job, done))
 
     def run_one(self) -> None:

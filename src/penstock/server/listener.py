@@ -81,7 +81,7 @@ class Listener:
         self._paused.pop(connection, None)
         self._total -= connection.accounted
         connection.accounted = 0
-        self._go_on(is_alone=False)
+        self._go_on(is_small=False)
 
     def gather(self, connection: Connection, count: int) -> None:
         """Note that ``count`` packets became whole; what arrives in one turn of the loop is one batch."""
@@ -99,13 +99,13 @@ class Listener:
         packets, self._packets = self._packets, 0
         if self.node.replica.failure is not None:
             return
-        self._go_on(is_alone=packets <= INLINE_MAX)
+        self._go_on(is_small=packets <= INLINE_MAX)
         for connection in arrived:
             self._look_after(connection)
 
     def handle(self, connection: Connection, count: int) -> None:
         """Do at once what a connection's bytes have asked for; ``count`` packets became whole."""
-        self._go_on(is_alone=count <= INLINE_MAX)
+        self._go_on(is_small=count <= INLINE_MAX)
         self._look_after(connection)
 
     def _look_after(self, connection: Connection) -> None:
@@ -118,9 +118,9 @@ class Listener:
         """Look at a connection in another turn of the loop: others wait too."""
         self._loop.call_soon(connection.look)
 
-    def _go_on(self, *, is_alone: bool) -> None:
+    def _go_on(self, *, is_small: bool) -> None:
         self.broker.serve()
-        self.node.replica.advance(is_alone=is_alone)
+        self.node.replica.advance(is_small=is_small)
         self.broker.flush()
         self._schedule()
 
@@ -200,13 +200,13 @@ class Listener:
     def _feed(self) -> None:
         self._is_feeding = False
         if self.node.replica.failure is None:
-            self._go_on(is_alone=False)
+            self._go_on(is_small=False)
 
     def _tick(self) -> None:
         self._wake = self._wake_ms = None
         if self.node.replica.failure is None:
             self.broker.tick()
-            self._go_on(is_alone=False)
+            self._go_on(is_small=False)
 
     def _sweep(self) -> None:
         now, limits = self.now(), self._limits

@@ -99,17 +99,17 @@ class Replica:
             self.meter.note_proposed()
         self._operations.append((self.group.propose(payloads), operation))
 
-    def advance(self, *, is_alone: bool = False) -> None:
+    def advance(self, *, is_small: bool = False) -> None:
         """Do all that can be done now. Call it whenever something was proposed."""
         if self._is_advancing:
             return  # the call under way goes on; one inside another would nest without bound
         self._is_advancing = True
         try:
-            self._advance(is_alone=is_alone)
+            self._advance(is_small=is_small)
         finally:
             self._is_advancing = False
 
-    def _advance(self, *, is_alone: bool) -> None:
+    def _advance(self, *, is_small: bool) -> None:
         while self.failure is None and not self._is_busy:
             if self._chores and self._is_chore_due:
                 # In turns: callers who never pause must not keep a snapshot from its place for ever.
@@ -133,7 +133,7 @@ class Replica:
                 self._disk.run(
                     partial(self._persist, ready),
                     partial(self._finish, ready),
-                    is_alone=is_alone and len(self._operations) <= INLINE_MAX,
+                    is_small=is_small and len(self._operations) <= INLINE_MAX,
                 )
             self._apply(ready.committed)
 
@@ -211,7 +211,7 @@ class Replica:
             then()
             self.advance()
 
-        self._disk.run(job, finish, is_alone=False)
+        self._disk.run(job, finish, is_small=False)
 
     def snapshot_point(self) -> SnapshotPoint:
         """Return the point of a snapshot of the state as it is now: always between two operations."""

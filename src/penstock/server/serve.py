@@ -225,8 +225,10 @@ async def _stop(listener: Listener, snapshots: Snapshots) -> None:
         and snapshots.state_size() <= CHEAP_SNAPSHOT_BYTES
         and snapshots.behind > max(2**20, snapshots.state_size())
     ):
+        ended = asyncio.Event()
+        snapshots.when_ended = ended.set
         snapshots.begin()
-        end = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while snapshots.is_under_way and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.01)
+        if snapshots.is_under_way:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), DRAIN_SECONDS)
     listener.close()

@@ -51,6 +51,9 @@ class Snapshots:
         # there, for a segment goes only as a whole; or all there were when the state proved too large for one.
         self._covered = 0
         self._begun_size = 0  # the log's size when the one under way began
+        self.when_ended: Callable[[], None] = lambda: (
+            None
+        )  # called when one is in place or given up
         node.replica.after_apply.append(self.consider)
 
     @property
@@ -93,7 +96,7 @@ class Snapshots:
         self._disk.run(
             self._open,
             lambda error: self._slice(point, error),
-            is_alone=False,
+            is_small=False,
         )
 
     def _open(self) -> None:
@@ -115,7 +118,7 @@ class Snapshots:
             self._disk.run(
                 lambda: self._complete(pieces, patch),
                 lambda failed: self._install(point, failed),
-                is_alone=False,
+                is_small=False,
             )
             return
         except CannotConvert as refused:
@@ -124,7 +127,7 @@ class Snapshots:
         self._disk.run(
             lambda: self._write(pieces),
             lambda failed: self._pause(point, failed),
-            is_alone=False,
+            is_small=False,
         )
 
     def _pause(self, point: SnapshotPoint, error: BaseException | None) -> None:
@@ -158,6 +161,7 @@ class Snapshots:
         self._node.meter.snapshots += 1
         self._node.meter.snapshot_seconds += seconds
         self._say(f"snapshot at entry {point.index} in {seconds:.1f} s")
+        self.when_ended()
 
     def _end(self) -> None:
         if self._walk is not None:
@@ -179,6 +183,7 @@ class Snapshots:
             self._node.replica.fail(error)
         elif error is not None:
             raise error
+        self.when_ended()
 
 
 class Spares:
@@ -195,7 +200,7 @@ class Spares:
         log = self._node.directory.log
         if log.wants_spare and not self._is_under_way and self._node.replica.failure is None:
             self._is_under_way = True
-            self._disk.run(log.make_spare, self._finish, is_alone=False)
+            self._disk.run(log.make_spare, self._finish, is_small=False)
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_under_way = False

@@ -60,11 +60,8 @@ MARKER: Final = bytes.fromhex("B6380FC9")
 ReadAt = Callable[[int, int], bytes]
 """Returns the bytes of a file at an offset: as many as asked for, fewer only at its end."""
 
-WINDOW: Final = 2**20
-"""How much is read at a time."""
-
-TASKS_PER_BATCH: Final = 4096
-
+WINDOW: Final = 2**20  # bytes read at a time
+TASKS_PER_BATCH: Final = 4096  # that a decoder yields at a time
 TASKS_PER_PIECE: Final = 256
 """What an encoder yields at a time: a fraction of a millisecond, so that a node can serve in between."""
 
