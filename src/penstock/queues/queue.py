@@ -7,7 +7,7 @@ leadership: which tasks are out. Time is never asked for; it comes in as ``now_m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from penstock.errors import ReplayConflict
 from penstock.model import Policy, QueueHead, QueueName, QueueOptions, TaskId
@@ -91,7 +91,7 @@ class Queue:
         count = len(keys)
         if count == 1:
             self._order.push(keys[0], first)
-        elif count and all(map(keys[0].__eq__, keys)):
+        elif count and keys.count(keys[0]) == count:
             self._order.extend(keys[0], range(first, first + count))
         else:
             push = self._order.push
@@ -207,7 +207,16 @@ class Queue:
             if not run:
                 self._stale = 0
                 break
-            for place, payload in enumerate(self.tasks.payloads(run)):
+            found = self.tasks.payloads(run)
+            if None not in found and not (hidden and self._hides_any(run)):
+                total = sum(map(len, cast("list[bytes]", found)))
+                if size + total <= size_max:  # as it mostly is: all of them, without a look at each
+                    size += total
+                    ids += run
+                    keys += [key] * len(run)
+                    payloads += cast("list[bytes]", found)
+                    continue
+            for place, payload in enumerate(found):
                 task_id = run[place]
                 if payload is None or (hidden and self._is_hidden(task_id)):
                     self._stale = max(0, self._stale - 1)
@@ -224,6 +233,9 @@ class Queue:
                 payloads.append(payload)
         self.out.update(ids)
         return ids, keys, payloads
+
+    def _hides_any(self, ids: Sequence[int]) -> bool:
+        return not self.out.isdisjoint(ids) or any(map(self.delayed.__contains__, ids))
 
     def _is_hidden(self, task_id: int) -> bool:
         return task_id in self.out or task_id in self.delayed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, cast
 
 from penstock.errors import ReplayConflict
@@ -30,7 +30,7 @@ _SEALED_LIVE_MIN: Final = CHUNK // 4
 class _Chunk:
     """Tasks of consecutive ids. A sealed one holds its payloads as one piece."""
 
-    __slots__ = ("_blob", "_ends", "_gone", "keys", "live", "open")
+    __slots__ = ("_blob", "_bounds", "_gone", "keys", "live", "open")
 
     def __init__(self) -> None:
         self.keys = array("q")
@@ -38,7 +38,7 @@ class _Chunk:
         # None for a task that is gone; no list at all once the chunk is sealed.
         self.open: list[bytes | None] | None = []
         self._blob = b""
-        self._ends = array("H")  # where each payload ends in the blob
+        self._bounds: Sequence[int] = ()  # where each payload begins in the blob, and its end
         self._gone = 0  # a bit for each task that is gone
 
     def payload(self, slot: int) -> bytes | None:
@@ -47,11 +47,16 @@ class _Chunk:
             return self.open[slot] if slot < len(self.open) else None
         if self._gone >> slot & 1:
             return None
-        return self._blob[self._ends[slot - 1] if slot else 0 : self._ends[slot]]
+        return self._blob[self._bounds[slot] : self._bounds[slot + 1]]
 
-    def payloads(self) -> list[bytes | None]:
-        """Return all payloads in order."""
-        return [self.payload(slot) for slot in range(len(self.keys))]
+    def payloads(self, start: int = 0, stop: int = CHUNK) -> list[bytes | None]:
+        """Return the payloads of some slots in order, as far as there are tasks."""
+        if self.open is not None:
+            return self.open[start:stop]
+        if self._gone:
+            return [self.payload(slot) for slot in range(start, stop)]
+        blob, bounds = self._blob, self._bounds[start : stop + 1]
+        return [blob[begin:end] for begin, end in pairwise(bounds)]
 
     def drop(self, slot: int) -> None:
         """Forget the payload of a task that is there."""
@@ -60,20 +65,50 @@ class _Chunk:
             self.open[slot] = None
         elif self.live < _SEALED_LIVE_MIN:
             self._gone |= 1 << slot
-            self.open = self.payloads()
-            self._blob, self._ends, self._gone = b"", array("H"), 0
+            self._unseal()
         else:
             self._gone |= 1 << slot
+
+    def drop_run(self, start: int, stop: int) -> int | None:
+        """Forget the payloads of some slots and return their size; do nothing if one of them is gone."""
+        count = stop - start
+        if self.open is None:
+            places = (1 << stop) - (1 << start)
+            if self._gone & places:
+                return None
+            size = self._bounds[stop] - self._bounds[start]
+            self.live -= count
+            self._gone |= places
+            if self.live < _SEALED_LIVE_MIN:
+                self._unseal()
+            return size
+        found = self.open[start:stop]
+        if len(found) != count or None in found:
+            return None
+        self.live -= count
+        self.open[start:stop] = [None] * count
+        return sum(map(len, cast("list[bytes]", found)))
+
+    def _unseal(self) -> None:
+        """Hold what is left as an object each."""
+        self.open = self.payloads()
+        self._blob, self._bounds, self._gone = b"", (), 0
 
     def seal(self) -> None:
         """Hold the payloads as one piece, if the chunk is full, whole and small."""
         if self.open is None or self.live != CHUNK:
             return
         payloads = cast("list[bytes]", self.open)  # a chunk with all of its tasks has no gap
-        if sum(map(len, payloads)) <= SEAL_SIZE_MAX:
-            self._ends.extend(accumulate(map(len, payloads)))
-            self._blob = b"".join(payloads)
-            self.open = None
+        kinds = set(map(len, payloads))
+        if len(kinds) == 1 and (size := kinds.pop()) * CHUNK <= SEAL_SIZE_MAX:
+            # Payloads of one size need no list of places. A step of 0 is none, so that one is a list.
+            self._bounds = range(0, CHUNK * size + 1, size) if size else bytes(CHUNK + 1)
+        elif kinds and sum(map(len, payloads)) <= SEAL_SIZE_MAX:
+            self._bounds = array("H", accumulate(map(len, payloads), initial=0))
+        else:
+            return
+        self._blob = b"".join(payloads)
+        self.open = None
 
 
 class Tasks:
@@ -154,6 +189,12 @@ class Tasks:
     def payloads(self, ids: Sequence[int]) -> list[bytes | None]:
         """Return the payloads of listed tasks, ``None`` for one that is gone."""
         found: list[bytes | None] = []
+        if _is_run(ids):
+            for number, start, stop in _parts(ids[0], ids[-1]):
+                part = self._chunks.get(number)
+                payloads = [] if part is None else part.payloads(start, stop)
+                found += payloads + [None] * (stop - start - len(payloads))
+            return found
         chunks, last = self._chunks, -1
         chunk: _Chunk | None = None
         for task_id in ids:
@@ -168,6 +209,9 @@ class Tasks:
         if self._graves is not None:
             for task_id in ids:
                 self._remove_known(task_id)
+            return
+        if _is_run(ids):
+            self._remove_run(ids[0], ids[-1])
             return
         chunks, last, size = self._chunks, -1, 0
         chunk: _Chunk | None = None
@@ -185,6 +229,18 @@ class Tasks:
             size += len(payload)
         self.count -= len(ids)
         self.size -= size
+
+    def _remove_run(self, first: int, last: int) -> None:
+        for number, start, stop in _parts(first, last):
+            chunk = self._chunks.get(number)
+            size = None if chunk is None else chunk.drop_run(start, stop)
+            if chunk is None or size is None:
+                ids = range((number << _BITS) + start, (number << _BITS) + stop)
+                raise ReplayConflict(f"a task of {ids[0]} to {ids[-1]} is removed but is not there")
+            if not chunk.live:
+                del self._chunks[number]
+            self.count -= stop - start
+            self.size -= size
 
     def _remove_known(self, task_id: int) -> None:
         if self.remove(task_id) is None:
@@ -243,6 +299,18 @@ class Tasks:
     def end_walk(self) -> None:
         """Keep nothing for a walk any more, whether it came to its end or not."""
         self._graves = None
+
+
+def _is_run(ids: Sequence[int]) -> bool:
+    """Whether ids follow each other without a gap, as those of a batch mostly do."""
+    return len(ids) > 1 and tuple(ids) == tuple(range(ids[0], ids[0] + len(ids)))
+
+
+def _parts(first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the number of each chunk that holds ids from ``first`` to ``last``, and from which slot to which."""
+    for number in range(first >> _BITS, (last >> _BITS) + 1):
+        base = number << _BITS
+        yield number, max(first - base, 0), min(last - base + 1, CHUNK)
 
 
 class _Walk:

@@ -44,6 +44,7 @@ class Broker(Deliveries):
         super().__init__(replica, clock, limits)
         self._creating: dict[QueueName, QueueOptions] = {}  # names on their way into the log
         self._reading: dict[int, Callable[[], None]] = {}  # reads that wait for the next entry
+        self._adding: operations.AddEach | None = None  # the last one begun
         replica.after_apply.append(self._after_apply)
 
     def _after_apply(self) -> None:
@@ -93,7 +94,11 @@ class Broker(Deliveries):
             for number, key, payload in zip(singles.numbers, keys, payloads, strict=True):
                 self.enqueue(caller, number, v2.Enqueue(singles.queue, (key,), (payload,)))
             return
-        operation = operations.AddEach(self, queue, singles, caller)
+        # Callers who send one task each at the same time are one batch as well.
+        operation = self._adding
+        if operation is None or operation is not self.replica.open or operation.queue is not queue:
+            operation = self._adding = operations.AddEach(self, queue)
+        operation.add(caller, singles)
         self.replica.propose(encode_adds(queue.name, keys, payloads), operation)
 
     def _find_produced(

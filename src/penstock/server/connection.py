@@ -89,10 +89,10 @@ class Connection(asyncio.Protocol):
         elif count or self.pending_since is None:
             self.pending_since = self.heard
         if self.session.is_broken:
-            self._listener.handle(self, count)
+            self._listener.handle(self)
             self._break_off()
         else:
-            self._listener.gather(self, count)
+            self._listener.gather(self)
 
     def look(self) -> None:
         """Go on with packets that waited until answers had left; end what broke the protocol meanwhile."""
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
             return
         if session.has_backlog and not session.is_full:
             session.go_on()
-            self._listener.handle(self, 0)
+            self._listener.handle(self)
         if session.is_broken:
             self._break_off()
 
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             self._listener.meter.protocol_errors += 1
             self.session.close()
             self.close()
-            self._listener.handle(self, 0)
+            self._listener.handle(self)
 
     def attend(self) -> None:
         """Ask to be looked at when the answers of this turn have left."""
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self.blocked_since = None
         if self.session is not None:
             self.session.set_full(False)
-            self._listener.handle(self, 0)
+            self._listener.handle(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         if self.session is not None:

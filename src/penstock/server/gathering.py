@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-SHARE: Final = 0.25
+SHARE: Final = 1.5
 """Of what a sync takes: the most that a wait may cost."""
 
-SECONDS_MAX: Final = 0.0005
+SECONDS_MAX: Final = 0.001
 _WEIGHT: Final = 0.2
 _WORTH: Final = 0.5  # the share of callers that must come back in time
 _TRY_AGAIN: Final = 64  # batches after which a wait is tried once more

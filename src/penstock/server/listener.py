@@ -12,7 +12,6 @@ from penstock.server.connection import Connection
 from penstock.server.disk import ThreadDisk
 from penstock.server.gathering import Gathering
 from penstock.server.node import Node, wall_clock_ms
-from penstock.server.replica import INLINE_MAX
 from penstock.server.session1 import Session1
 
 SWEEP_SECONDS: Final = 1.0
@@ -38,7 +37,6 @@ class Listener:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._arrived: list[Connection] = []  # connections that were heard from in this turn
-        self._packets = 0  # and how many packets that made
         self._is_stopping = False
         self._is_feeding = False  # whether deliveries go on in the next turn of the loop
         self._gathering = Gathering()
@@ -81,31 +79,29 @@ class Listener:
         self._paused.pop(connection, None)
         self._total -= connection.accounted
         connection.accounted = 0
-        self._go_on(is_small=False)
+        self._go_on()
 
-    def gather(self, connection: Connection, count: int) -> None:
-        """Note that ``count`` packets became whole; what arrives in one turn of the loop is one batch."""
+    def gather(self, connection: Connection) -> None:
+        """Note that packets may have become whole; what arrives in one turn of the loop is one batch."""
         if len(self.connections) == 1:
-            self.handle(connection, count)
+            self.handle(connection)
             return
         self._gathering.hear(connection.session)
-        self._packets += count
         self._arrived.append(connection)
         if len(self._arrived) == 1:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         arrived, self._arrived = self._arrived, []
-        packets, self._packets = self._packets, 0
         if self.node.replica.failure is not None:
             return
-        self._go_on(is_small=packets <= INLINE_MAX)
+        self._go_on()
         for connection in arrived:
             self._look_after(connection)
 
-    def handle(self, connection: Connection, count: int) -> None:
-        """Do at once what a connection's bytes have asked for; ``count`` packets became whole."""
-        self._go_on(is_small=count <= INLINE_MAX)
+    def handle(self, connection: Connection) -> None:
+        """Do at once what a connection's bytes have asked for."""
+        self._go_on()
         self._look_after(connection)
 
     def _look_after(self, connection: Connection) -> None:
@@ -118,9 +114,9 @@ class Listener:
         """Look at a connection in another turn of the loop: others wait too."""
         self._loop.call_soon(connection.look)
 
-    def _go_on(self, *, is_small: bool) -> None:
+    def _go_on(self) -> None:
         self.broker.serve()
-        self.node.replica.advance(is_small=is_small)
+        self.node.replica.advance()
         self.broker.flush()
         self._schedule()
 
@@ -200,13 +196,13 @@ class Listener:
     def _feed(self) -> None:
         self._is_feeding = False
         if self.node.replica.failure is None:
-            self._go_on(is_small=False)
+            self._go_on()
 
     def _tick(self) -> None:
         self._wake = self._wake_ms = None
         if self.node.replica.failure is None:
             self.broker.tick()
-            self._go_on(is_small=False)
+            self._go_on()
 
     def _sweep(self) -> None:
         now, limits = self.now(), self._limits

@@ -72,28 +72,36 @@ class Add:
 
 
 class AddEach:
-    """Tasks come into a queue, each by a request of its own."""
+    """Tasks come into a queue, each by a request of its own, of whichever caller."""
 
-    __slots__ = ("_broker", "_caller", "_first", "_queue", "_singles")
+    __slots__ = ("_asked", "_broker", "_first", "_keys", "_payloads", "queue")
 
-    def __init__(
-        self, broker: Books, queue: Queue, singles: Singles, caller: SinglesCaller
-    ) -> None:
+    def __init__(self, broker: Books, queue: Queue) -> None:
         self._broker = broker
-        self._queue = queue
-        self._singles = singles
-        self._caller = caller
+        self.queue = queue
+        self._asked: list[tuple[SinglesCaller, Sequence[int]]] = []  # requests in order, by caller
+        self._keys: list[int] = []
+        self._payloads: list[bytes] = []
         self._first = 0
-        queue.proposed += len(singles.keys)
+
+    def add(self, caller: SinglesCaller, singles: Singles) -> None:
+        """Take more requests in, as long as nothing of the operation is on its way to the disk."""
+        self._asked.append((caller, singles.numbers))
+        self._keys += singles.keys
+        self._payloads += singles.payloads
+        self.queue.proposed += len(singles.keys)
 
     def apply(self, state: State) -> None:
-        keys = self._singles.keys
-        self._queue.proposed -= len(keys)
-        self._first = state.add(self._queue, keys, self._singles.payloads)
-        self._broker.note_added(self._queue, len(keys), NO_TERMS)
+        count = len(self._keys)
+        self.queue.proposed -= count
+        self._first = state.add(self.queue, self._keys, self._payloads)
+        self._broker.note_added(self.queue, count, NO_TERMS)
 
     def tell(self) -> None:
-        self._caller.answer_singles(self._singles.numbers, self._first)
+        first = self._first
+        for caller, numbers in self._asked:
+            caller.answer_singles(numbers, first)
+            first += len(numbers)
 
 
 class Remove:

@@ -25,8 +25,8 @@ from penstock.server.disk import Disk
 from penstock.server.metrics import Meter
 from penstock.storage.directory import NodeDirectory
 
-INLINE_MAX: Final = 32
-"""Operations in a batch for which the loop itself may wait for the disk."""
+INLINE_MAX: Final = 128
+"""Entries in a batch for which the loop itself may wait for the disk: those who sent them wait anyway."""
 
 
 class Operation(Protocol):
@@ -63,7 +63,10 @@ class Replica:
         self.applied = Index(directory.log.end - 1)
         self._disk = disk
         self._on_failure = on_failure
-        self._operations: deque[tuple[Index, Operation]] = deque()  # by the index of its last entry
+        self._operations: deque[Operation] = deque()  # those that are not applied yet
+        self._ends: deque[Index] = deque()  # the last entry of each
+        # The newest one, which may still grow: nothing of it was handed out. None if there is no such.
+        self.open: Operation | None = None
         self._is_busy = False  # whether the disk works for us
         self._is_advancing = False
         self._is_chore_due = False  # whether an append has gone by since the last chore
@@ -94,22 +97,31 @@ class Replica:
         self.advance()
 
     def propose(self, payloads: Sequence[bytes], operation: Operation) -> None:
-        """Take entries for the log, and what to do when they are committed; ``advance`` goes on from there."""
+        """Take entries for the log, and what to do when they are committed; ``advance`` goes on from there.
+
+        For the operation that is ``open`` these are more entries.
+        """
         if payloads:
             self.meter.note_proposed()
-        self._operations.append((self.group.propose(payloads), operation))
+        end = self.group.propose(payloads)
+        if operation is self.open:
+            self._ends[-1] = end
+            return
+        self._operations.append(operation)
+        self._ends.append(end)
+        self.open = operation
 
-    def advance(self, *, is_small: bool = False) -> None:
+    def advance(self) -> None:
         """Do all that can be done now. Call it whenever something was proposed."""
         if self._is_advancing:
             return  # the call under way goes on; one inside another would nest without bound
         self._is_advancing = True
         try:
-            self._advance(is_small=is_small)
+            self._advance()
         finally:
             self._is_advancing = False
 
-    def _advance(self, *, is_small: bool) -> None:
+    def _advance(self) -> None:
         while self.failure is None and not self._is_busy:
             if self._chores and self._is_chore_due:
                 # In turns: callers who never pause must not keep a snapshot from its place for ever.
@@ -129,11 +141,13 @@ class Replica:
                 continue
             self._is_busy = ready.must_sync
             if ready.must_sync:
+                self.open = None
                 self.meter.note_handed_out()
+                append = ready.append
                 self._disk.run(
                     partial(self._persist, ready),
                     partial(self._finish, ready),
-                    is_small=is_small and len(self._operations) <= INLINE_MAX,
+                    is_small=append is None or len(append.payloads) <= INLINE_MAX,
                 )
             self._apply(ready.committed)
 
@@ -162,11 +176,12 @@ class Replica:
         """Apply what is committed, then tell whoever waits for it."""
         if committed <= self.applied:
             return
-        operations = self._operations
+        operations, ends = self._operations, self._ends
         done: list[Operation] = []
         self.is_applying = True
-        while operations and operations[0][0] <= committed:
-            operation = operations.popleft()[1]
+        while ends and ends[0] <= committed:
+            ends.popleft()
+            operation = operations.popleft()
             operation.apply(self.state)
             done.append(operation)
         self.applied = committed

@@ -18,7 +18,12 @@ from penstock.protocol import version2 as v2
 from penstock.protocol.frames import Frame, FrameReader
 from penstock.protocol.version2 import Failure, Kind, decode_request, encode_answer
 from penstock.protocol.version2.answers import encode_single_answers
-from penstock.protocol.version2.requests import SINGLE_SIZE, Singles, take_singles
+from penstock.protocol.version2.requests import (
+    SINGLE_SIZE,
+    Singles,
+    decode_lone,
+    take_singles,
+)
 from penstock.server.broker import Broker
 from penstock.server.caller import OUT_SIZE_MAX, SinglesCaller
 from penstock.server.consumers import Consumer
@@ -28,6 +33,9 @@ READ_SIZE_MAX: Final = 2**20
 
 REQUEST_OVERHEAD: Final = 1024
 """About what a request costs beyond its bytes while it is under way: a dequeue that waits, measured."""
+
+LONE_SIZE_MAX: Final = 64 * 2**10
+"""Bytes up to which what arrived is looked at as one request: more of it may well be several."""
 
 SUBSCRIPTIONS_MAX: Final = 1024
 """Of one connection."""
@@ -45,6 +53,7 @@ class Session2(SinglesCaller):
         "_frames",
         "_in_flight",
         "_is_full",
+        "_lone_size_max",
         "_out",
         "_out_size",
         "_reads",
@@ -60,6 +69,7 @@ class Session2(SinglesCaller):
         self._broker = broker
         self._write = write
         self._frames = FrameReader(broker.limits.frame_size_max)
+        self._lone_size_max = min(broker.limits.frame_size_max, LONE_SIZE_MAX)
         self._subscriptions: dict[int, Consumer] = {}
         self._reads: set[int] = set()  # reads that wait for the next entry, by the broker's number
         self._out: list[bytes] = []
@@ -75,6 +85,11 @@ class Session2(SinglesCaller):
 
     def receive(self, data: bytes) -> int:
         """Take bytes from the caller and return how many requests they completed."""
+        if not self._is_behind and not self._frames.held and len(data) <= self._lone_size_max:
+            lone = decode_lone(data)
+            if lone is not None:
+                self._take_singles(lone)
+                return 1
         try:
             frames = self._frames.receive(data)
         except BadData as error:
@@ -91,7 +106,10 @@ class Session2(SinglesCaller):
         while backlog and self._out_size < OUT_SIZE_MAX and not self._is_full:
             singles = take_singles(backlog)
             if singles is not None:
-                self._take_singles(singles)
+                self.backlog_size -= sum(map(len, singles.payloads))
+                self.backlog_size -= len(singles.numbers) * (len(singles.queue) + SINGLE_SIZE)
+                if not self.is_broken:
+                    self._take_singles(singles)
                 continue
             kind, number, body = backlog.popleft()
             size = len(body)
@@ -109,19 +127,14 @@ class Session2(SinglesCaller):
                 self._break(str(error))
 
     def _take_singles(self, singles: Singles) -> None:
-        sizes = [len(payload) + REQUEST_OVERHEAD for payload in singles.payloads]
-        self.backlog_size -= sum(sizes) + len(sizes) * (
-            len(singles.queue) + SINGLE_SIZE - REQUEST_OVERHEAD
-        )
-        if self.is_broken:
-            return
-        taken = self._in_flight.keys()
-        if not taken.isdisjoint(singles.numbers) or not self._subscriptions.keys().isdisjoint(
-            singles.numbers
+        numbers, in_flight = singles.numbers, self._in_flight
+        if (in_flight and not in_flight.keys().isdisjoint(numbers)) or (
+            self._subscriptions and not self._subscriptions.keys().isdisjoint(numbers)
         ):
             self._break("a request id is in use")
             return
-        self._in_flight.update(zip(singles.numbers, sizes, strict=True))
+        sizes = [len(payload) + REQUEST_OVERHEAD for payload in singles.payloads]
+        in_flight.update(zip(numbers, sizes, strict=True))
         self.in_flight_size += sum(sizes)
         self._broker.enqueue_singles(self, singles)
 
@@ -130,6 +143,11 @@ class Session2(SinglesCaller):
         self.in_flight_size -= sum(map(self._in_flight.pop, numbers, repeat(0)))
         if not self.is_gone:
             self._send(encode_single_answers(numbers, first))
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether what arrives has to wait for what came before, or for the caller to read."""
+        return bool(self._backlog) or self.is_broken or self.is_full
 
     @property
     def has_backlog(self) -> bool:

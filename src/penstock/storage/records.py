@@ -55,13 +55,21 @@ class Records:
         self.offsets.extend(offsets)
         self.end = end
 
-    def places(self, layout: LogLayout, payloads: Sequence[bytes]) -> tuple[list[int], int]:
+    def extend_term(self, offsets: Sequence[int], term: int, end: int) -> None:
+        """Add records of one term, not below the last one's, that end at ``end``."""
+        if term != self.last_term:
+            self._run_starts.append(len(self.offsets))
+            self._run_terms.append(term)
+        self.offsets.extend(offsets)
+        self.end = end
+
+    def places(self, layout: LogLayout, payloads: Sequence[bytes]) -> tuple[Sequence[int], int]:
         """Return where records of these payloads will begin behind the last one, and where they end."""
         kinds = set(map(len, payloads))
         if len(kinds) == 1:
             step = layout.record_header.size + kinds.pop()
             end = self.end + step * len(payloads)
-            return list(range(self.end, end, step)), end
+            return range(self.end, end, step), end
         sizes = map(layout.record_header.size.__add__, map(len, payloads))
         offsets = list(accumulate(sizes, initial=self.end))
         return offsets, offsets.pop()

@@ -120,7 +120,7 @@ class SegmentedLog:
             offsets, end = segment.records.places(LAYOUT, payloads)
             self._reserve(segment, end)
             segment.file.write(segment.records.end, pieces)
-        segment.records.extend(offsets, [term] * len(offsets), end)
+        segment.records.extend_term(offsets, term, end)
 
     def sync(self) -> None:
         with self._poison.writing():

@@ -112,7 +112,7 @@ class SingleLog:
         with self._poison.writing():
             self._reserve(end)
             self._file.write(self._records.end, pieces)
-        self._records.extend(offsets, [term] * len(offsets), end)
+        self._records.extend_term(offsets, term, end)
 
     def sync(self) -> None:
         with self._poison.writing():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import repeat
-from struct import Struct
+from struct import Struct, pack
 from typing import Final, NamedTuple
 
 from penstock.binary import Bytes, checksum, checksum_of_one, hexadecimal
@@ -192,17 +192,36 @@ def encode_record(layout: LogLayout, *, term: int, payload: Bytes) -> bytes:
     return b"".join(encode_records(layout, term, [payload]))
 
 
+_ALIKE_MIN: Final = 8
+"""Records of one size from which on they are cheaper to make all at once."""
+
+
+def _encode_alike(layout: LogLayout, term: int, payloads: Sequence[Bytes]) -> bytearray:
+    """Return records with payloads of one size: all with one header, then the checksums into place."""
+    size, count = len(payloads[0]), len(payloads)
+    header = layout.record_header.pack(RECORD_MARKER, term, 0, size)
+    records = bytearray(header)
+    records += header.join(payloads)
+    checksums = pack(f">{count}I", *map(checksum_of_one, payloads))
+    place, step = len(header) - 8, len(header) + size  # checksum and size end the header
+    for column in range(4):
+        records[place + column :: step] = checksums[column::4]
+    return records
+
+
 def encode_records(layout: LogLayout, term: int, payloads: Sequence[Bytes]) -> list[Bytes]:
     """Return the pieces of a batch of records of one term, ready for one gathered write."""
     if not 1 <= term <= layout.term_max:
         raise CannotConvert(f"term {term} does not fit a log of generation {layout.generation}")
-    pack, sizes = layout.record_header.pack, map(len, payloads)
+    if layout.is_marked and len(payloads) >= _ALIKE_MIN and len(set(map(len, payloads))) == 1:
+        return [_encode_alike(layout, term, payloads)]
+    header, sizes = layout.record_header.pack, map(len, payloads)
     pieces: list[Bytes] = [b""] * (2 * len(payloads))
     if layout.is_marked:
         checksums = map(checksum_of_one, payloads)
-        pieces[::2] = map(pack, repeat(RECORD_MARKER), repeat(term), checksums, sizes)
+        pieces[::2] = map(header, repeat(RECORD_MARKER), repeat(term), checksums, sizes)
     else:
-        pieces[::2] = map(pack, repeat(term), sizes)
+        pieces[::2] = map(header, repeat(term), sizes)
     pieces[1::2] = payloads
     return pieces
 

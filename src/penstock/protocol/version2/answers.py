@@ -277,19 +277,23 @@ def _node(reader: Reader) -> NodeInfo:
 
 
 _SINGLE: Final = Struct(">IBIIBIQ")
+_ENQUEUED: Final = int(Kind.ENQUEUED)
+_ACCEPTED: Final = int(Outcome.ACCEPTED)
 
 
 def encode_single_answers(numbers: Sequence[int], first: int) -> bytes:
     """Return the frames that tell each of some requests that its one task got the next id from ``first`` on."""
     count = len(numbers)
+    if count == 1:
+        return _SINGLE.pack(_SINGLE.size - 4, _ENQUEUED, numbers[0], 1, _ACCEPTED, 1, first)
     return b"".join(
         map(
             _SINGLE.pack,
             repeat(_SINGLE.size - 4, count),
-            repeat(Kind.ENQUEUED),
+            repeat(_ENQUEUED),
             numbers,
             repeat(1),
-            repeat(Outcome.ACCEPTED),
+            repeat(_ACCEPTED),
             repeat(1),
             range(first, first + count),
         )

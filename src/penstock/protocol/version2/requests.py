@@ -265,6 +265,10 @@ _ENQUEUE: Final = int(Kind.ENQUEUE)
 _ONE: Final = UINT32.pack(1)
 
 
+_LONE_HEAD: Final = Struct(">IBIB")  # length, type, request id, size of the queue's name
+_LONE_REST: Final = Struct(">BIqI")  # flags, number of tasks, key, size of the payload
+
+
 SINGLE_SIZE: Final = 2 + len(_ONE) + _SINGLE.size
 """Bytes of such a request's body beyond its queue's name and its payload."""
 
@@ -276,6 +280,30 @@ class Singles(NamedTuple):
     numbers: list[int]
     keys: list[int]
     payloads: list[bytes]
+
+
+def decode_lone(data: bytes) -> Singles | None:
+    """Decode bytes that are one whole frame, a plain single enqueue, or return ``None``.
+
+    Most of what arrives from somebody who sends one task after the other; ``FrameReader`` and ``decode_request``
+    come to the same, and judge everything else.
+    """
+    size = len(data)
+    if size < _LONE_HEAD.size + _LONE_REST.size:
+        return None
+    length, kind, number, name_size = _LONE_HEAD.unpack_from(data)
+    start = _LONE_HEAD.size + name_size
+    if kind != _ENQUEUE or length + 4 != size or size < start + _LONE_REST.size:
+        return None
+    flags, count, key, payload_size = _LONE_REST.unpack_from(data, start)
+    start += _LONE_REST.size
+    if flags or count != 1 or start + payload_size != size:
+        return None
+    try:
+        queue = decode_queue_name(data[_LONE_HEAD.size : start - _LONE_REST.size])
+    except InvalidQueueName:
+        return None
+    return Singles(queue, [number], [key], [data[start:]])
 
 
 def take_singles(frames: deque[Frame]) -> Singles | None:
