@@ -22,7 +22,7 @@ from penstock.protocol.version2 import (
     encode_request,
 )
 from penstock.protocol.version2.answers import encode_single_answers
-from penstock.protocol.version2.requests import SINGLE_SIZE, take_singles
+from penstock.protocol.version2.requests import SINGLE_SIZE, decode_lone, take_singles
 
 NAMES = st.sampled_from(["", "a", "orders", "x" * 255]).map(QueueName)
 SINGLES = st.builds(
@@ -69,6 +69,35 @@ def test_taken_together_or_one_by_one_requests_are_the_same(requests: list[Reque
         for n, r in found
     ]
     assert normal == list(enumerate(requests, 1))
+
+
+@given(st.one_of(SINGLES, OTHERS), st.integers(0, 2**32 - 1), st.data())
+def test_a_lone_frame_means_what_the_frame_reader_and_the_decoder_say(
+    request: Request, number: int, draw: st.DataObject
+) -> None:
+    data = bytearray(encode_request(request, number))
+    if draw.draw(st.booleans(), label="damage"):
+        data[draw.draw(st.integers(0, len(data) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    raw = bytes(data) + draw.draw(st.sampled_from([b"", b"\x00", b"more"]))
+    lone = decode_lone(raw)
+    if lone is None:
+        assert raw != encode_request(request, number) or not is_plain(request)
+        return
+    reader = FrameReader()
+    ((kind, found, body),) = reader.receive(raw)
+    asked = decode_request(kind, body)
+    assert isinstance(asked, Enqueue)
+    assert not reader.held
+    assert lone == (asked.queue, [found], list(asked.keys), asked.payloads)
+    assert is_plain(asked)
+
+
+def is_plain(request: Request) -> bool:
+    return (
+        isinstance(request, Enqueue)
+        and len(request.keys) == 1
+        and (request.delay_ms, request.ttl_ms, request.producer) == (None, None, None)
+    )
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=5))

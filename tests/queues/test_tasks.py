@@ -75,6 +75,34 @@ def test_tasks_are_what_a_dictionary_says(seed: int, start: int) -> None:
         check(tasks, model)
 
 
+@pytest.mark.parametrize("size", [0, 1, 100, 256, 257, 3000, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_of_tasks_are_what_a_dictionary_says(seed: int, size: int | None) -> None:
+    random = Random(seed)
+    tasks, model = Tasks(random.choice([0, CHUNK - 1])), Model(0)
+    model.last_id = tasks.last_id
+    for _ in range(200):
+        first = random.randint(max(1, model.last_id - 4 * CHUNK), model.last_id + 1)
+        run = range(first, first + random.choice([1, 2, 17, CHUNK, 100]))
+        rows = [model.rows.get(task_id) for task_id in run]
+        assert tasks.payloads(run) == [None if row is None else row[1] for row in rows]
+        choice = random.random()
+        if choice < 0.5:
+            count = random.choice([1, 64, 100])
+            sizes = [random.choice([0, 9, 400]) if size is None else size for _ in range(count)]
+            keys, payloads = [7] * count, [random.randbytes(n) for n in sizes]
+            tasks.add(keys, payloads)
+            model.add(keys, payloads)
+        elif all(task_id in model.rows for task_id in run):
+            tasks.remove_many(run)
+            for task_id in run:
+                del model.rows[task_id]
+        elif choice < 0.8:
+            with pytest.raises(ReplayConflict, match="not there"):
+                Tasks(tasks.last_id).remove_many(run)
+        check(tasks, model)
+
+
 @given(ids=st.lists(st.integers(1, UINT64_MAX), unique=True, max_size=40))
 def test_tasks_of_a_snapshot_may_have_any_ids_in_any_order(ids: list[int]) -> None:
     tasks = Tasks(UINT64_MAX)

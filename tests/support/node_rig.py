@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,11 +11,12 @@ from penstock.errors import PenstockError
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import Index, NodeId, QueueName, SnapshotPoint
 from penstock.protocol import version2 as v2
+from penstock.protocol.version2.requests import Singles
 from penstock.queues.queue import Queue
 from penstock.queues.state import State
 from penstock.raft.sole import SoleMember
 from penstock.server.broker import Broker
-from penstock.server.caller import Caller
+from penstock.server.caller import SinglesCaller
 from penstock.server.disk import InlineDisk, LaterDisk
 from penstock.server.metrics import Meter
 from penstock.server.rebuild import SnapshotWalk, rebuild
@@ -54,7 +56,7 @@ class Told:
     answer: v2.Answer
 
 
-class RecordingCaller(Caller):
+class RecordingCaller(SinglesCaller):
     """Somebody who asks, and remembers what was answered."""
 
     __slots__ = ("_next", "answers", "full", "told")
@@ -78,6 +80,10 @@ class RecordingCaller(Caller):
         if not self.is_gone:
             self.answers.setdefault(number, []).append(answer)
             self.told.append(Told(self, number, answer))
+
+    def answer_singles(self, numbers: Sequence[int], first: int) -> None:
+        for task_id, number in enumerate(numbers, first):
+            self.answer(number, v2.Enqueued((v2.Run(v2.Outcome.ACCEPTED, 1, task_id),)))
 
     def flush(self) -> None:
         pass
@@ -128,6 +134,9 @@ class Rig:
         """Hand a request to the broker, and nothing else; return its number."""
         number, broker = caller.number(), self.broker
         match request:
+            case v2.Enqueue(queue, (key,), (payload,), None, None, None) if number % 2:
+                # As a session takes what was sent task by task.
+                broker.enqueue_singles(caller, Singles(queue, [number], [key], [payload]))
             case v2.Enqueue():
                 broker.enqueue(caller, number, request)
             case v2.Dequeue():

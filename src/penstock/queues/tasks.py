@@ -27,6 +27,11 @@ _SEALED_LIVE_MIN: Final = CHUNK // 4
 """Tasks below which a sealed chunk is opened again, so that what is gone is not kept for what is left."""
 
 
+def _places(start: int, stop: int) -> int:
+    """Return a number with the bits of some slots set."""
+    return (1 << stop) - (1 << start)
+
+
 class _Chunk:
     """Tasks of consecutive ids. A sealed one holds its payloads as one piece."""
 
@@ -53,7 +58,7 @@ class _Chunk:
         """Return the payloads of some slots in order, as far as there are tasks."""
         if self.open is not None:
             return self.open[start:stop]
-        if self._gone:
+        if self._gone & _places(start, stop):
             return [self.payload(slot) for slot in range(start, stop)]
         blob, bounds = self._blob, self._bounds[start : stop + 1]
         return [blob[begin:end] for begin, end in pairwise(bounds)]
@@ -73,7 +78,7 @@ class _Chunk:
         """Forget the payloads of some slots and return their size; do nothing if one of them is gone."""
         count = stop - start
         if self.open is None:
-            places = (1 << stop) - (1 << start)
+            places = _places(start, stop)
             if self._gone & places:
                 return None
             size = self._bounds[stop] - self._bounds[start]
@@ -91,7 +96,13 @@ class _Chunk:
 
     def _unseal(self) -> None:
         """Hold what is left as an object each."""
-        self.open = self.payloads()
+        left: list[bytes | None] = [None] * CHUNK
+        places = _places(0, CHUNK) & ~self._gone
+        while places:
+            slot = places.bit_length() - 1
+            left[slot] = self._blob[self._bounds[slot] : self._bounds[slot + 1]]
+            places ^= 1 << slot
+        self.open = left
         self._blob, self._bounds, self._gone = b"", (), 0
 
     def seal(self) -> None:

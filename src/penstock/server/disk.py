@@ -22,6 +22,7 @@ INLINE_SECONDS_MAX: Final = 0.0015
 """A small job expected to take no longer than this runs on the loop: those who sent it wait anyway."""
 
 _WEIGHT: Final = 0.2  # of the newest measurement in the running mean
+_TRY_AGAIN: Final = 32  # small jobs given to the thread after which one is tried on the loop again
 
 
 class Disk(Protocol):
@@ -52,17 +53,20 @@ class ThreadDisk:
         self._call_soon = call_soon
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._running = 0
-        self._seconds = 0.0  # running mean of what a job takes
+        # Running mean of what a small job takes on the loop. In the thread it would seem to take longer by
+        # what it waits there for the interpreter, and what once seemed slow would never be tried again.
+        self._seconds = 0.0
+        self._passed = 0  # small jobs since the last one on the loop
         self._thread = Thread(target=self._work, name="penstock-disk", daemon=True)
         self._thread.start()
 
     @property
     def mean_seconds(self) -> float:
-        """What a job takes, as a running mean."""
+        """What a small job takes, as a running mean."""
         return self._seconds
 
     def run(self, job: Job, done: Done, *, is_small: bool) -> None:
-        if is_small and not self._running and 0 < self._seconds < INLINE_SECONDS_MAX:
+        if is_small and not self._running and self._is_quick():
             started = time.perf_counter()
             error = _attempt(job)
             self._learn(time.perf_counter() - started)
@@ -71,23 +75,27 @@ class ThreadDisk:
         self._running += 1
         self._jobs.put((job, done))
 
+    def _is_quick(self) -> bool:
+        self._passed += 1
+        if self._seconds >= INLINE_SECONDS_MAX and self._passed < _TRY_AGAIN:
+            return False
+        self._passed = 0
+        return True
+
     def _learn(self, seconds: float) -> None:
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
-            started = time.perf_counter()
             error = _attempt(job)
-            seconds = time.perf_counter() - started
             try:
-                self._call_soon(partial(self._finish, done, error, seconds))
+                self._call_soon(partial(self._finish, done, error))
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
 
-    def _finish(self, done: Done, error: BaseException | None, seconds: float) -> None:
+    def _finish(self, done: Done, error: BaseException | None) -> None:
         self._running -= 1
-        self._learn(seconds)
         done(error)
 
     def close(self) -> None:

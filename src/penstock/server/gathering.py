@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-SHARE: Final = 1.5
+SHARE: Final = 2.0
 """Of what a sync takes: the most that a wait may cost."""
 
 SECONDS_MAX: Final = 0.001
@@ -29,12 +29,15 @@ class Gathering:
         self._returned = 1.0  # running mean of the share that came back in time
         self._idle = 0  # batches for which nobody waited
 
-    def answer(self, callers: Iterable[object], now: float) -> None:
-        """Note who was answered with a batch."""
+    def answer(self, callers: Iterable[object]) -> None:
+        """Note who is answered with a batch."""
         self._away = set(callers)
         self._count = len(self._away)
-        self._since = now
         self._idle += 1
+
+    def begin(self, now: float) -> None:
+        """Note that the answers have left: from now on their callers may come back."""
+        self._since = now
 
     def hear(self, caller: object) -> None:
         """Note that somebody sent something."""

@@ -121,7 +121,7 @@ class Listener:
         self._schedule()
 
     def _note_answered(self) -> None:
-        self._gathering.answer(self.broker.touched, self.now())
+        self._gathering.answer(self.broker.touched)
 
     def _hold(self) -> bool:
         """Say whether the next batch is to wait for more, and come again in the next turn if so."""
@@ -138,6 +138,7 @@ class Listener:
             self.node.replica.advance()
 
     def _after_apply(self) -> None:
+        self._gathering.begin(self.now())
         for connection in list(self._paused):
             self._account(connection)
         self._schedule()

@@ -292,11 +292,12 @@ def test_a_walk_in_windows_finds_the_same_records(layout: LogLayout, data: st.Da
 
 @each_layout
 def test_a_batch_is_its_records_one_after_the_other(layout: LogLayout) -> None:
-    payloads = [b"", b"a", b"bc" * 300]
-    pieces = encode_records(layout, 7, payloads)
-    assert b"".join(pieces) == b"".join(
-        encode_record(layout, term=7, payload=payload) for payload in payloads
-    )
+    alike = [bytes((number,)) * 100 for number in range(40)]
+    for payloads in ([], [b"", b"a", b"bc" * 300], alike, [b""] * 20, [*alike, b""]):
+        pieces = encode_records(layout, 7, payloads)
+        assert b"".join(pieces) == b"".join(
+            encode_record(layout, term=7, payload=payload) for payload in payloads
+        )
 
 
 @each_layout

@@ -140,15 +140,14 @@ def encode_adds(queue: QueueName, keys: Sequence[int], payloads: Sequence[bytes]
     sizes = set(map(len, payloads))
     if len(sizes) == 1 and len(set(keys)) == 1:  # tasks of a kind, as most batches hold
         head = start + _pack_key_and_size(keys[0], sizes.pop())
-        return [head + payload for payload in payloads]
+        return list(map(head.__add__, payloads))
     heads = map(_pack_key_and_size, keys, map(len, payloads))
     return [start + head + payload for head, payload in zip(heads, payloads, strict=True)]
 
 
 def encode_removals(queue: QueueName, ids: Iterable[int]) -> list[bytes]:
     """Return the bytes of a RemoveTask for each id."""
-    start, encode = _type_and_name(REMOVE, queue), UINT64.pack
-    return [start + encode(task_id) for task_id in ids]
+    return list(map(_type_and_name(REMOVE, queue).__add__, map(UINT64.pack, ids)))
 
 
 class Adds(NamedTuple):
