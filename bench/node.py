@@ -18,6 +18,7 @@ from types import FrameType
 
 from formats import RESULTS, machine
 from peers import yardsticks
+from peers.bare import Bare
 from peers.base import Peer, Refused, Unavailable, say
 from peers.beanstalkd import Beanstalkd
 from peers.lines import LINES, Line, payloads, percentiles
@@ -31,6 +32,7 @@ from peers.redis import Redis, RedisPop
 from peers.report import markdown, show, write
 from peers.results import Results
 
+BARE = "bare"  # no peer but a yardstick: measured only when asked for
 PEERS: dict[str, type[Peer]] = {
     "penstock": Penstock,
     "penstock-singles": PenstockSingles,
@@ -40,9 +42,10 @@ PEERS: dict[str, type[Peer]] = {
     "rabbitmq": Rabbitmq,
     "nats": Nats,
     "beanstalkd": Beanstalkd,
+    BARE: Bare,
 }
 # Take part where they show something, and nowhere else.
-LINES_OF: dict[type[Peer], str] = {RedisPop: "e", PenstockSingles: "b"}
+LINES_OF: dict[type[Peer], str] = {RedisPop: "e", PenstockSingles: "b", Bare: "acd"}
 REPEATS = 3
 SECONDS, SECONDS_QUICK = 1.2, 0.3
 TASKS, TASKS_QUICK = 1_000_000, 100_000
@@ -215,7 +218,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--sizes", type=numbers, default=[100, 1000], help="payload bytes: 100,1000"
     )
-    parser.add_argument("--only", type=names, default=list(PEERS), help="systems to measure")
+    parser.add_argument(
+        "--only",
+        type=names,
+        default=[name for name in PEERS if name != BARE],
+        help="systems to measure",
+    )
     parser.add_argument("--skip", type=names, default=[], help="systems to leave out")
     parser.add_argument("--lines", default="abcdef", help="lines to measure, such as bd")
     parser.add_argument("--dir", type=Path, help="where all data goes; must be on a disk")

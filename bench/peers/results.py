@@ -13,6 +13,8 @@ OURS = "Penstock"
 CALM_TIMES_MAX = 1.6
 # It promises less, so it is not among the peers of which the best is sought; it has a row of its own.
 WEAKER = "Redis list, at most once"
+# No peer: it holds no queue.
+BARE = "Bare server"
 
 
 @dataclass
@@ -136,5 +138,5 @@ def _times(results: Results, line: Line, size: int, peer: str, wanted: float) ->
 
 
 def _best_peer(results: Results, line: Line, size: int) -> str:
-    peers = [name for name in results.systems if name not in (OURS, WEAKER)]
+    peers = [name for name in results.systems if name not in (OURS, WEAKER, BARE)]
     return max(peers, key=lambda name: results.value(line, size, name), default="")

@@ -25,7 +25,7 @@ def bare_write(
     directory: Path, payload: bytes, seconds: float, *, preallocate: bool
 ) -> list[float]:
     """Write and sync the same bytes again and again, one behind the other; return how long each took."""
-    path = directory / "bare"
+    path = directory / "yardstick"
     descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR)
     try:
         if preallocate:

@@ -29,6 +29,7 @@ PenstockError
 │   ├── SequenceForgotten   a retry so old that its first result is not known any more
 │   ├── NotLeader           another node leads; ask that one
 │   └── LimitReached        the node has as many queues, connections or bytes as it may
+├── DependencyMissing       something that must be installed is not
 └── ConnectionFailed        what happens between a client and a node
     ├── Unreachable         nobody answers at this address
     ├── ConnectionLost      the connection broke; what was under way has an unknown outcome
@@ -148,6 +149,10 @@ class StorageFailed(StorageError):
 
 class RequestRefused(PenstockError):
     """A node took a request and said no; nothing changed."""
+
+
+class DependencyMissing(PenstockError):
+    """Something that must be installed is not; the message says how."""
 
 
 class QueueMissing(RequestRefused):

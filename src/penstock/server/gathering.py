@@ -1,7 +1,7 @@
 """Whether to wait a moment for more before the disk is asked: a sync for sixteen costs what one for eight does.
 
 Callers who send one request after the other fall into two groups, one of them always behind the disk. They are
-brought together by waiting, a fraction of what a sync takes, for those who were just answered. Whether they
+brought together by waiting, about as long as a sync takes, for those who were just answered. Whether they
 come back in time is measured; if they do not, nobody waits for them.
 """
 

@@ -6,13 +6,14 @@ without being read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.binary import CHECKSUM_START, checksum
 from penstock.errors import BadData
+from penstock.formats.taskflux.entries import EntryColumns, lone_piece, scan_entries
 from penstock.formats.taskflux.log import (
     END_MARKER,
     Header,
@@ -25,6 +26,10 @@ from penstock.formats.taskflux.log import (
 from penstock.formats.taskflux.log_scan import LOOKBACK, RECORD_SIZE_BELIEVED, Piece, scan, search
 from penstock.storage.files import File
 from penstock.storage.records import Records
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WINDOW: Final = 8 * 2**20
 
@@ -129,6 +134,60 @@ def scan_file(
                 return
             yield gap, b""
             base += gap.size
+
+
+class Batch(NamedTuple):
+    """Entries in columns, and the bytes that its offsets count in; those begin at ``base``."""
+
+    base: int
+    data: NDArray[np.uint8]
+    entries: EntryColumns
+
+
+def scan_file_columns(
+    file: File, layout: LogLayout, *, start: int, stop: int, size: int, term: int = 0
+) -> Generator[Batch, None, int]:
+    """Yield what ``scan_file`` yields of ``[start, stop)`` in batches of columns; return where it ended.
+
+    ``start`` is a true boundary and ``term`` that of the entry before it. The place where it ends is one
+    again: at or behind ``stop``, or the end of what the file holds.
+    """
+    import numpy as np
+
+    base, window = start, WINDOW
+    while base < min(stop, size):
+        raw = file.read(base, min(window, size - base))
+        data = np.frombuffer(raw, dtype=np.uint8)
+        batches = scan_entries(data, layout, start=0, stop=stop - base, term=term, size=size - base)
+        position = 0
+        while True:
+            try:
+                entries = next(batches)
+            except StopIteration as done:
+                position = done.value
+                break
+            yield Batch(base, data, entries)
+            terms = entries.pieces.term[entries.pieces.term >= 1]
+            term = int(terms[-1]) if len(terms) else term
+        base += position
+        if base >= stop:
+            break
+        window = WINDOW if position else 2 * window
+        damage = None if position else _damage(file, layout, raw, base, size, term)
+        piece: Piece | None = None
+        if damage is not None:
+            resumed = (
+                find_record_in_file(file, layout, base + 1, size) if layout.is_marked else None
+            )
+            piece = Piece(base, (size if resumed is None else resumed) - base, damage, 0, 0)
+        elif layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
+            piece = _gap_of_zeros(file, layout, base, size)
+            if piece is None:
+                return size
+        if piece is not None:
+            yield Batch(0, data[:0], lone_piece(piece))
+            base, window = base + piece.size, WINDOW
+    return base
 
 
 def _damage(

@@ -16,7 +16,7 @@ from penstock.formats.taskflux.commands import command_kernel
 from penstock.formats.taskflux.deltas import delta_kernel
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout
-from penstock.formats.taskflux.log_scan import BATCH_ROWS, PieceColumns, scan_columns
+from penstock.formats.taskflux.log_scan import BATCH_ROWS, Piece, PieceColumns, scan_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,6 +82,27 @@ def scan_entries(
             return int(done.value)
         changes = _changes(buffer, layout, pieces, interpreted=interpreted)
         yield EntryColumns(pieces=pieces, changes=changes)
+
+
+def lone_piece(piece: Piece) -> EntryColumns:
+    """Return one piece in columns, as a scan would have, with nothing that its payload says."""
+    import numpy as np
+
+    rows = np.array([piece], dtype=np.int64).T
+    nothing = np.zeros(1, dtype=np.int64)
+    pieces = PieceColumns(
+        offset=rows[0], size=rows[1], status=rows[2], term=rows[3], length=rows[4]
+    )
+    changes = ChangeColumns(
+        op=nothing,
+        queue_offset=nothing,
+        queue_size=nothing,
+        key=nothing,
+        task_id=nothing.view(np.uint64),
+        payload_offset=nothing,
+        payload_size=nothing,
+    )
+    return EntryColumns(pieces=pieces, changes=changes)
 
 
 def _changes(

@@ -1,0 +1,24 @@
+"""Our files and live nodes as Spark tables (docs/spark.md). Needs the extra ``spark``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.spark.session import session as session
+    from penstock.spark.source import register as register
+
+__all__ = ["register", "session"]
+
+
+def __getattr__(name: str) -> object:
+    # What needs Spark loads when it is first asked for: options and columns are checked without it.
+    if name == "register":
+        from penstock.spark.source import register
+
+        return register
+    if name == "session":
+        from penstock.spark.session import session
+
+        return session
+    raise AttributeError(name)

@@ -1,0 +1,89 @@
+"""From numbers about a buffer to Arrow columns, a whole batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.formats.kernel import compiled
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+def _gather_kernel(data: Any, offset: Any, size: Any, ends: Any, gathered: Any) -> None:
+    """Copy the stretch of each row, one behind the other."""
+    for row in range(len(offset)):
+        start = offset[row]
+        target = ends[row]
+        for i in range(size[row]):
+            gathered[target + i] = data[start + i]
+
+
+def stretches(
+    data: NDArray[np.uint8],
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    is_there: NDArray[np.bool_],
+    kind: pa.DataType,
+) -> pa.Array:
+    """Return a column of bytes or text: for each row a stretch of the buffer, null where there is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    size = np.where(is_there, size, 0)
+    ends = np.zeros(len(size) + 1, dtype=np.int32)
+    np.cumsum(size, out=ends[1:])
+    gathered = np.empty(int(ends[-1]), dtype=np.uint8)
+    compiled(_gather_kernel)(data, offset, size, ends, gathered)
+    buffers = [_validity(is_there), pa.py_buffer(ends), pa.py_buffer(gathered)]
+    return pa.Array.from_buffers(kind, len(size), buffers, int((~is_there).sum()))
+
+
+def numbers(values: NDArray[Any], is_there: NDArray[np.bool_]) -> pa.Array:
+    """Return a column of 64-bit numbers, null where there is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(values)
+    buffers = [_validity(is_there), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.int64(), len(values), buffers, int((~is_there).sum()))
+
+
+def words(codes: NDArray[np.int64], meanings: Mapping[int, str | None]) -> pa.Array:
+    """Return a column of words, each row's by its code; null for a code without a word."""
+    import numpy as np
+    import pyarrow as pa
+
+    known = [(code, word) for code, word in meanings.items() if word is not None]
+    places = np.full(max(int(codes.max(initial=0)), *meanings) + 1, -1, dtype=np.int32)
+    for place, (code, _) in enumerate(known):
+        places[code] = place
+    chosen = places[codes]
+    indexes = pa.array(chosen, mask=chosen < 0)
+    return pa.DictionaryArray.from_arrays(indexes, [word for _, word in known]).dictionary_decode()
+
+
+def same(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    """Return a column with one value in every row."""
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, kind), count) if value is not None else pa.nulls(count, kind)
+
+
+def batch(columns: Mapping[str, pa.Array], wanted: Sequence[str]) -> pa.RecordBatch:
+    """Return the wanted columns in their order."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([columns[name] for name in wanted], names=list(wanted))
+
+
+def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    import numpy as np
+    import pyarrow as pa
+
+    if is_there.all():
+        return None
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -1,0 +1,115 @@
+"""The families of files that tables are made of: what each has to offer, and which one a path belongs to.
+
+A family is a package here: how its files are cut into splits (on the driver, by names, sizes and headers alone),
+and how a split is read into columns (on an executor). Nothing else of the source knows a family by name.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.errors import PathMissing, PathRefused, PenstockError, UnknownFormat
+from penstock.spark.filters import Filters
+from penstock.spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUP_MAX: Final = 10_000
+"""Pieces that one task reads at most, however small: its list of them travels with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Part of a source that is read by one call. ``plan`` is its family's own, and can be pickled."""
+
+    family: str
+    source: str
+    size: int  # bytes, by which small pieces are grouped and a job is balanced
+    plan: Any
+
+
+class Family(Protocol):
+    """What a family has to offer."""
+
+    name: str
+
+    def recognise(self, path: Path) -> Any | None:
+        """Return what stands at a path, or ``None`` if it is nothing of this family.
+
+        Raises ``PenstockError`` for what is of this family and cannot be read at all.
+        """
+        ...
+
+    def plan(self, source: str, found: Any, options: ReadOptions, filters: Filters) -> list[Piece]:
+        """Cut what was found into pieces; what the filters rule out is left out."""
+        ...
+
+    def read(
+        self, piece: Piece, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a piece's rows, these columns of them."""
+        ...
+
+
+def families() -> dict[str, Family]:
+    """Return the families by name."""
+    from penstock.spark.taskflux import TaskFlux
+
+    return {family.name: family for family in (TaskFlux(),)}
+
+
+def plan(options: ReadOptions, filters: Filters) -> list[list[Piece]]:
+    """Return the pieces that make up a read, grouped into tasks. Raises ``PenstockError``."""
+    pieces: list[Piece] = []
+    for path in expand(options.paths):
+        family, found = find(path)
+        pieces += family.plan(str(path), found, options, filters)
+    return group(pieces, options.split_size)
+
+
+def expand(patterns: Sequence[str]) -> list[Path]:
+    """Return the paths that patterns stand for, each once. Raises ``PathMissing`` for one without any."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        local = pattern.removeprefix("file://") if pattern.startswith("file://") else pattern
+        if "://" in local:
+            raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
+        matches = [local] if Path(local).exists() else sorted(glob.glob(local))
+        if not matches:
+            raise PathMissing(f"{pattern}: no such file or directory; check the path")
+        found.update(dict.fromkeys(Path(match).absolute() for match in matches))
+    return list(found)
+
+
+def find(path: Path) -> tuple[Family, Any]:
+    """Return the family that a path belongs to, and what it found there."""
+    problem: PenstockError | None = None
+    for family in families().values():
+        try:
+            found = family.recognise(path)
+        except (PathRefused, UnknownFormat) as error:
+            problem = error
+            continue
+        if found is not None:
+            return family, found
+    raise problem or PathRefused(
+        f"{path}: nothing that Penstock knows; name a directory of its files"
+    )
+
+
+def group(pieces: Sequence[Piece], size_max: int) -> list[list[Piece]]:
+    """Put small pieces together, in order, into groups of about one size."""
+    groups: list[list[Piece]] = []
+    size = 0
+    for piece in pieces:
+        if not groups or size + piece.size > size_max or len(groups[-1]) >= GROUP_MAX:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += piece.size
+    return groups

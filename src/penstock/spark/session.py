@@ -1,0 +1,50 @@
+"""A Spark session with the settings that our tables want."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from penstock.spark.java import Java, prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A retried task is the rule on a cluster; on one machine it should not be the end either.
+    "spark.task.maxFailures": "4",
+}
+
+
+def session(
+    master: str | None = None,
+    *,
+    name: str = "penstock",
+    settings: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
+) -> tuple[SparkSession, Java]:
+    """Return a session, on all cores of this machine unless ``master`` says otherwise, and its Java.
+
+    Our source is registered in it.
+    """
+    java = prepare(os.environ if environment is None else environment)
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.source import register
+
+    cores = os.cpu_count() or 1
+    builder = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
+    chosen = {"spark.sql.shuffle.partitions": str(2 * cores)} | _SETTINGS | (settings or {})
+    if master is None or master.startswith("local"):
+        chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
+        chosen.setdefault("spark.driver.host", "127.0.0.1")
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark, java

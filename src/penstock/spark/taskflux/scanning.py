@@ -1,0 +1,414 @@
+"""Reading a piece of a TaskFlux source into columns. Runs on executors; no row is ever an object here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import CorruptData
+from penstock.formats.taskflux import commands, deltas
+from penstock.formats.taskflux.entries import BAD_OP
+from penstock.formats.taskflux.generation import Contents
+from penstock.formats.taskflux.log import LogLayout, Status
+from penstock.model import RESERVED_PREFIX
+from penstock.spark import arrow
+from penstock.spark.columns import OK, Kind, Op, Table, schema_of
+from penstock.spark.families import Piece
+from penstock.spark.filters import Filters
+from penstock.spark.options import Mode, ReadOptions
+from penstock.spark.taskflux.planning import (
+    LogPlan,
+    RowsPlan,
+    SnapshotPlan,
+    StatePlan,
+    layout_of,
+)
+from penstock.storage.files import File
+from penstock.storage.reading import Batch, scan_file_columns
+from penstock.tools.rows import REASONS
+from penstock.tools.target import FAMILY, opened
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_EXTENSION: Final = 0xFE  # our code for an entry whose queue's name is reserved for us
+_DELTAS: Final[Mapping[int, str | None]] = {
+    0: None,
+    deltas.CREATE: Op.CREATE,
+    deltas.DELETE: Op.DELETE,
+    deltas.ADD: Op.ADD,
+    deltas.REMOVE: Op.REMOVE,
+    _EXTENSION: Op.EXTENSION,
+    BAD_OP: None,
+}
+_COMMANDS: Final[Mapping[int, str | None]] = {
+    0: None,
+    commands.ENQUEUE: Op.ENQUEUE,
+    commands.DEQUEUE: Op.DEQUEUE,
+    commands.COUNT: Op.COUNT,
+    commands.CREATE: Op.CREATE,
+    commands.DELETE: Op.DELETE,
+    commands.LIST: Op.LIST,
+    BAD_OP: None,
+}
+_CHANGES: Final = frozenset(
+    (Op.CREATE, Op.DELETE, Op.ADD, Op.REMOVE, Op.ENQUEUE, Op.DEQUEUE, Op.EXTENSION)
+)
+_BAD_DELTA: Final = len(Status)  # our code for a whole record whose payload means nothing
+_STATUSES: Final = {int(status): status.word for status in Status} | {_BAD_DELTA: "bad-delta"}
+_REASONS: Final[Mapping[int, str | None]] = (
+    {int(Status.OK): None}
+    | {int(status): reason for status, reason in REASONS.items()}
+    | {_BAD_DELTA: "neither a delta nor a command"}
+)
+_KINDS: Final = {0: Kind.DAMAGE, 1: Kind.ENTRY}
+
+
+def read_piece(
+    piece: Piece, options: ReadOptions, filters: Filters, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece."""
+    from penstock.spark.taskflux import snapshots, state
+
+    plan = piece.plan
+    if isinstance(plan, LogPlan):
+        yield from _read_log(piece.source, plan, options, filters, columns)
+    elif isinstance(plan, SnapshotPlan):
+        yield from snapshots.read(piece.source, plan, options, filters, columns)
+    elif isinstance(plan, StatePlan):
+        yield from state.read(piece.source, plan, options, filters, columns)
+    elif isinstance(plan, RowsPlan):
+        yield from _read_rows(piece.source, plan, options, columns)
+
+
+def _read_rows(
+    source: str, plan: RowsPlan, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    rows = [row | {"source": source, "family": FAMILY} for row in plan.rows]
+    bad = [row for row in rows if row["status"] != OK]
+    if bad and options.mode is Mode.FAILFAST:
+        raise CorruptData(str(bad[0]["reason"]))
+    if options.mode is Mode.DROPMALFORMED:
+        rows = [row for row in rows if row["status"] == OK]
+    schema = pa.schema([schema_of(options.table).field(name) for name in columns])
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A true boundary in a log: the term of the record before it, and the index of what begins there."""
+
+    position: int
+    term: int
+    index: int | None  # None behind damage of unknown extent
+
+
+_PLACES_MAX: Final = 256
+_places: OrderedDict[tuple[str, int, int], dict[int, _Place]] = OrderedDict()
+"""The first boundary behind each place where a scan was told to stop, for some files: a worker reads many splits."""
+
+
+def _read_log(
+    source: str, plan: LogPlan, options: ReadOptions, filters: Filters, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    layout = layout_of(plan.layout)
+    builder = _Builder(source, plan, layout, options, filters, columns)
+    with opened(Path(plan.path)) as file:
+        size = min(plan.size, file.size())
+        place = _find_place(file, plan, layout, size)
+        walk = _Walk(layout, place)
+        for batch in walk.over(file, plan.stop, size):
+            if filters.last is not None and walk.before is not None and walk.before > filters.last:
+                return
+            built = builder.build(batch, walk.indexes)
+            if built is not None:
+                yield built
+        _remember(file, plan, plan.stop, walk.place)
+
+
+def _key(file: File, plan: LogPlan) -> tuple[str, int, int]:
+    return plan.path, plan.first, file.size()
+
+
+def _remember(file: File, plan: LogPlan, at: int, place: _Place) -> None:
+    _places.setdefault(_key(file, plan), {})[at] = place
+    _places.move_to_end(_key(file, plan))
+    while len(_places) > _PLACES_MAX:
+        _places.popitem(last=False)
+
+
+def _find_place(file: File, plan: LogPlan, layout: LogLayout, size: int) -> _Place:
+    """Return the first boundary at or behind a split's start.
+
+    Records carry no index, and only a scan from the file's beginning tells a boundary from what looks like
+    one inside a payload; so the way there is scanned, from the nearest place that is known.
+    """
+    known = {layout.header_size: _Place(layout.header_size, 0, plan.first)}
+    known |= _places.get(_key(file, plan), {})
+    place = known[max(at for at in known if at <= plan.start)]
+    if place.position < plan.start:
+        walk = _Walk(layout, place)
+        for _ in walk.over(file, plan.start, size):
+            pass
+        place = walk.place
+        _remember(file, plan, plan.start, place)
+    return place
+
+
+class _Walk:
+    """Counts indexes along a scan."""
+
+    def __init__(self, layout: LogLayout, place: _Place) -> None:
+        self._layout = layout
+        self.place = place
+        self.before = place.index  # the index at the start of the last batch
+        self.indexes: tuple[NDArray[np.int64], NDArray[np.bool_]]  # of the last batch
+
+    def over(self, file: File, stop: int, size: int) -> Iterator[Batch]:
+        start, term = self.place.position, self.place.term
+        batches = scan_file_columns(
+            file, self._layout, start=start, stop=stop, size=size, term=term
+        )
+        index = self.place.index
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration as done:
+                self.place = _Place(done.value, term, index)
+                return
+            pieces = batch.entries.pieces
+            terms = pieces.term[pieces.term >= 1]
+            term = int(terms[-1]) if len(terms) else term
+            self.before = index
+            self.indexes, index = self._number(batch, index)
+            yield batch
+
+    def _number(
+        self, batch: Batch, index: int | None
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], int | None]:
+        import numpy as np
+
+        pieces = batch.entries.pieces
+        count = len(pieces)
+        if index is None:
+            return (np.zeros(count, np.int64), np.zeros(count, np.bool_)), None
+        is_record = _is_record(batch, self._layout)
+        steps = np.concatenate(([0], np.cumsum(is_record)))
+        is_gap = ~is_record & (pieces.status != int(Status.LEFTOVER))
+        lost = int(is_gap.argmax()) if is_gap.any() else count
+        is_known = np.arange(count) <= lost
+        following = None if lost < count else index + int(steps[-1])
+        return (index + steps[:-1], is_known), following
+
+
+def _is_record(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
+    """Return which pieces are one record each; a gap may hold any number of them."""
+    pieces = batch.entries.pieces
+    found: NDArray[np.bool_]
+    found = (pieces.term != 0) | (pieces.length > 0) | (pieces.status == int(Status.OK))
+    return found | (pieces.status == int(Status.BAD_TERM)) if layout.is_marked else found
+
+
+class _Builder:
+    """Makes record batches of batches of entries."""
+
+    def __init__(
+        self,
+        source: str,
+        plan: LogPlan,
+        layout: LogLayout,
+        options: ReadOptions,
+        filters: Filters,
+        columns: Sequence[str],
+    ) -> None:
+        self._source = source
+        self._plan = plan
+        self._layout = layout
+        self._options = options
+        self._filters = filters
+        self._columns = columns
+        self._words = _COMMANDS if layout.contents is Contents.COMMANDS else _DELTAS
+        self._types = schema_of(Table.ENTRIES)
+
+    def build(
+        self, batch: Batch, indexes: tuple[NDArray[np.int64], NDArray[np.bool_]]
+    ) -> pa.RecordBatch | None:
+        """Return the rows that are wanted, or ``None`` if there are none."""
+        rows = _Rows(batch, indexes, self._layout)
+        self._fail_fast(rows)
+        wanted = self._wanted(rows)
+        if wanted is not None:
+            if not wanted.any():
+                return None
+            rows = rows.only(wanted)
+        if not len(rows):
+            return None
+        columns = {name: self._make(name, rows) for name in self._columns}
+        built = arrow.batch(columns, self._columns)
+        return self._of_queues(built, rows)
+
+    def _fail_fast(self, rows: _Rows) -> None:
+        if self._options.mode is not Mode.FAILFAST or not (rows.status != int(Status.OK)).any():
+            return
+        first = int((rows.status != int(Status.OK)).argmax())
+        status = int(rows.status[first])
+        index = f"entry {rows.index[first]}, " if rows.has_index[first] else ""
+        raise CorruptData(
+            f"{index}{_STATUSES[status]}: {_REASONS[status]}; mode PERMISSIVE reads on and tells",
+            path=self._plan.path,
+            offset=int(rows.offset[first]),
+        )
+
+    def _wanted(self, rows: _Rows) -> NDArray[np.bool_] | None:
+        """Return which rows to keep, by what costs nothing to ask; ``None``: all."""
+        import numpy as np
+
+        filters, options = self._filters, self._options
+        tests: list[NDArray[np.bool_]] = []
+        if filters.first is not None:
+            tests.append(rows.has_index & (rows.index >= filters.first))
+        if filters.last is not None:
+            tests.append(rows.has_index & (rows.index <= filters.last))
+        is_changes = options.table is Table.CHANGES
+        if options.mode is Mode.DROPMALFORMED or is_changes:
+            tests.append(rows.status == int(Status.OK))
+        commit = self._plan.commit
+        if is_changes and commit is not None and not options.uncommitted:
+            tests.append(rows.has_index & (rows.index <= commit))
+        ops = filters.ops
+        if is_changes:
+            ops = _CHANGES if ops is None else ops & _CHANGES
+        if ops is not None:
+            codes = [code for code, word in self._words.items() if word in ops]
+            tests.append(np.isin(rows.op, codes))
+        return np.logical_and.reduce(tests) if tests else None
+
+    def _of_queues(self, built: pa.RecordBatch, rows: _Rows) -> pa.RecordBatch | None:
+        """Return the rows of the queues that are wanted."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._filters.queues is None:
+            return built
+        names = self._make("queue", rows)
+        mask = pc.is_in(names, value_set=pa.array(sorted(self._filters.queues), pa.string()))
+        chosen = built.filter(mask)
+        return chosen if chosen.num_rows else None
+
+    def _make(self, name: str, rows: _Rows) -> pa.Array:
+        makers: dict[str, Callable[[_Rows], pa.Array]] = {
+            "kind": lambda r: arrow.words(r.is_record, _KINDS),
+            "offset": lambda r: arrow.numbers(r.offset, r.everywhere),
+            "size": lambda r: arrow.numbers(r.size, r.everywhere),
+            "log_index": lambda r: arrow.numbers(r.index, r.has_index),
+            "term": lambda r: arrow.numbers(r.term, r.term != 0),
+            "op": lambda r: arrow.words(r.op, self._words),
+            "queue": self._queue,
+            "key": lambda r: arrow.numbers(r.key, r.has_key),
+            "task_id": lambda r: arrow.numbers(r.task_id, r.has_id),
+            "payload": self._payload,
+            "status": lambda r: arrow.words(r.status, _STATUSES),
+            "reason": lambda r: arrow.words(r.status, _REASONS),
+        }
+        if name in makers:
+            return makers[name](rows)
+        constants = {"source": self._source, "family": FAMILY, "path": self._plan.shown}
+        return arrow.same(constants.get(name), len(rows), self._types.field(name).type)
+
+    def _queue(self, rows: _Rows) -> pa.Array:
+        import pyarrow as pa
+
+        return arrow.stretches(
+            rows.data, rows.queue_offset, rows.queue_size, rows.has_queue, pa.string()
+        )
+
+    def _payload(self, rows: _Rows) -> pa.Array:
+        import pyarrow as pa
+
+        return arrow.stretches(
+            rows.data, rows.payload_offset, rows.payload_size, rows.has_payload, pa.binary()
+        )
+
+
+class _Rows:
+    """A batch of entries as a table needs it: one array a field, and what each row has of it."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        indexes: tuple[NDArray[np.int64], NDArray[np.bool_]],
+        layout: LogLayout,
+    ) -> None:
+        import numpy as np
+
+        pieces, changes = batch.entries.pieces, batch.entries.changes
+        is_record = _is_record(batch, layout)
+        op = changes.op
+        is_bad = op == BAD_OP
+        is_extension = _is_extension(batch, layout)
+        by_id = layout.contents is Contents.DELTAS_BY_ID
+        self.data = batch.data
+        self.offset = pieces.offset + batch.base
+        self.size = pieces.size
+        self.status = np.where(is_bad, _BAD_DELTA, pieces.status)
+        self.term = pieces.term
+        self.index, self.has_index = indexes
+        self.is_record = is_record.astype(np.int64)
+        self.op = np.where(is_extension, _EXTENSION, op)
+        self.everywhere = np.ones(len(pieces), dtype=np.bool_)
+        self.queue_offset, self.queue_size = changes.queue_offset, changes.queue_size
+        is_list = layout.contents is Contents.COMMANDS and op == commands.LIST
+        self.has_queue = (op != 0) & ~is_bad & ~is_extension & ~np.asarray(is_list)
+        self.key, self.task_id = changes.key, changes.task_id.view(np.int64)
+        has_payload = changes.payload_offset > 0
+        self.has_key = has_payload.copy()
+        self.has_id = (op == deltas.REMOVE) & by_id
+        # What means nothing, or what only we understand, is shown as it stands.
+        body = layout.record_header.size
+        is_raw = (is_bad | is_extension | ((pieces.status != int(Status.OK)) & is_record)) & (
+            pieces.length > 0
+        )
+        self.has_payload = has_payload | is_raw
+        self.payload_offset = np.where(is_raw, pieces.offset + body, changes.payload_offset)
+        self.payload_size = np.where(is_raw, pieces.length, changes.payload_size)
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def only(self, wanted: NDArray[np.bool_]) -> _Rows:
+        """Return some of the rows."""
+        chosen = object.__new__(_Rows)
+        for name, value in vars(self).items():
+            setattr(chosen, name, value if name == "data" else value[wanted])
+        return chosen
+
+
+_RESERVED: Final = RESERVED_PREFIX.encode()
+
+
+def _is_extension(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
+    """Return which entries are ours: deletions of a name that no queue can have."""
+    import numpy as np
+
+    changes = batch.entries.changes
+    if layout.contents is Contents.COMMANDS:
+        return np.zeros(len(changes.op), dtype=np.bool_)
+    found: NDArray[np.bool_]
+    found = (changes.op == deltas.DELETE) & (changes.queue_size >= len(_RESERVED))
+    places = np.flatnonzero(found)
+    if len(places):
+        starts = changes.queue_offset[places]
+        for place, byte in enumerate(_RESERVED):
+            found[places] &= batch.data[starts + place] == byte
+    return found
