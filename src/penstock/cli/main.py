@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import dequeue, enqueue, files, node, queues, serve
+from penstock.cli import dequeue, enqueue, files, node, pipeline, queues, serve
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
 
@@ -27,6 +27,12 @@ app = typer.Typer(
 )
 queue_app = typer.Typer(
     name="queue", help="Create, list, look at, purge and delete queues.", no_args_is_help=True
+)
+
+pipeline_app = typer.Typer(
+    name="pipeline",
+    help="Turn files into tables with Spark, travel in time, audit, migrate.",
+    no_args_is_help=True,
 )
 
 
@@ -50,6 +56,12 @@ _register(queue_app, queues.list_, "list")
 _register(queue_app, queues.stat, "stat")
 _register(queue_app, queues.purge, "purge")
 _register(queue_app, queues.delete, "delete")
+app.add_typer(pipeline_app)
+_register(pipeline_app, pipeline.run, "run")
+_register(pipeline_app, pipeline.tasks, "tasks")
+_register(pipeline_app, pipeline.snapshot, "snapshot")
+_register(pipeline_app, pipeline.audit, "audit")
+_register(pipeline_app, pipeline.migrate, "migrate")
 _register(app, files.inspect, "inspect")
 _register(app, files.dump, "dump")
 _register(app, files.tasks, "tasks")

@@ -47,6 +47,8 @@ from penstock.client.values import (
 from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost
 from penstock.protocol.version2 import (
     Ack,
+    Enqueue,
+    Entries,
     Extend,
     Node,
     NodeInfo,
@@ -178,6 +180,10 @@ class AsyncClient:
             self._operations.enqueue_many(queue, payloads, key=key, keys=keys, delay=delay, ttl=ttl)
         )
 
+    async def enqueue_numbered(self, requests: Iterable[Enqueue]) -> int:
+        """Send enqueues whose producers and numbers are the caller's own, and return how many tasks they hold."""
+        return await self.run(self._operations.enqueue_numbered(requests))
+
     # --- tasks out ---
 
     def dequeue(self, queue: str, *, wait: float = 0.0, lease: float | None = None) -> AsyncDequeue:
@@ -288,6 +294,10 @@ class AsyncClient:
                 return
             for entry in page:
                 yield entry
+
+    async def entries_page(self, first: int = 0, *, size_max: int = 0) -> Entries:
+        """Return committed entries from ``first`` on, as many as the node sends at once."""
+        return await self.run(self._operations.page(first, size_max=size_max))
 
     # --- end ---
 

@@ -47,6 +47,8 @@ from penstock.client.values import (
 from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
 from penstock.protocol.version2 import (
     Ack,
+    Enqueue,
+    Entries,
     Extend,
     Node,
     NodeInfo,
@@ -159,6 +161,14 @@ class Client:
         return self.run(
             self._operations.enqueue_many(queue, payloads, key=key, keys=keys, delay=delay, ttl=ttl)
         )
+
+    def enqueue_numbered(self, requests: Iterable[Enqueue]) -> int:
+        """Send enqueues whose producers and numbers are the caller's own, and return how many tasks they hold.
+
+        For programs that repeat their work from the start after a crash, as a Spark task does: what the node
+        has taken under a number it does not take again. Raises as ``enqueue``, and ``SequenceForgotten``.
+        """
+        return self.run(self._operations.enqueue_numbered(requests))
 
     # --- tasks out ---
 
@@ -277,6 +287,14 @@ class Client:
             if page is None:
                 return
             yield from page
+
+    def entries_page(self, first: int = 0, *, size_max: int = 0) -> Entries:
+        """Return committed entries from ``first`` on, as many as the node sends at once, none if none are there.
+
+        ``size_max``: bytes of payload at most, but for the first of them; 0: as the node likes. Raises
+        ``Compacted``.
+        """
+        return self.run(self._operations.page(first, size_max=size_max))
 
     # --- end ---
 

@@ -39,6 +39,7 @@ from penstock.client.values import (
     checked_queue,
     deliveries,
     optional_ms,
+    whole_number,
 )
 from penstock.client.window import Batches, Window
 from penstock.errors import (
@@ -52,6 +53,7 @@ from penstock.errors import (
     RequestRefused,
     Unreachable,
 )
+from penstock.model import INT32_MAX, INT64_MAX
 from penstock.protocol.version2 import (
     BATCH_MAX,
     Ack,
@@ -228,6 +230,31 @@ class Operations:
             raise carry(batches.error, ids=ids)
         return [each for each in ids if each is not None]
 
+    def enqueue_numbered(self, requests: Iterable[Enqueue]) -> Operation[int]:
+        """Send enqueues that carry numbers of their own, several in flight, and return how many tasks they hold.
+
+        Raises what the first refused one was refused with; those in flight behind it may have been taken.
+        """
+        coming = iter(requests)
+        window = Window()
+        count = 0
+        try:
+            while True:
+                while window.has_room and (request := next(coming, None)) is not None:
+                    assert request.producer is not None, "a request without a number counts twice"
+                    window.add(request)
+                    window.ticket(request, (yield from self._send(request, window.connection)))
+                if not window.requests:
+                    return count
+                request, ticket = window.oldest
+                answer = yield from self._collect(request, ticket)
+                refused = refusal(answer, request)
+                if refused is not None:
+                    raise refused
+                count += len(window.remove_oldest().payloads)
+        finally:
+            window.abandon()
+
     def _collect_oldest(self, window: Window, batches: Batches) -> Operation[list[int | None]]:
         """Return the ids of the oldest frame in flight; a refusal ends the batches."""
         request, ticket = window.oldest
@@ -357,6 +384,12 @@ class Operations:
         yield Ask(Unsubscribe(subscription), connection)
 
     # --- entries ---
+
+    def page(self, first: int, *, size_max: int) -> Operation[Entries]:
+        """Return the next entries as the node sends them."""
+        first = whole_number(first, "first", lowest=0, highest=INT64_MAX)
+        size_max = whole_number(size_max, "size_max", lowest=0, highest=INT32_MAX)
+        return (yield from self.ask(Read(first, size_max), Entries))
 
     def pages(self, first: int, *, follow: bool) -> Pages:
         return Pages(self, read_request(first, follow=follow), follow=follow)

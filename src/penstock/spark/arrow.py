@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import CorruptData
 from penstock.formats.kernel import compiled
+from penstock.model import INT32_MAX
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +36,8 @@ def stretches(
     import pyarrow as pa
 
     size = np.where(is_there, size, 0)
+    if int(size.sum()) > INT32_MAX:
+        raise CorruptData("records together are larger than Spark can take at once, 2 GiB")
     ends = np.zeros(len(size) + 1, dtype=np.int32)
     np.cumsum(size, out=ends[1:])
     gathered = np.empty(int(ends[-1]), dtype=np.uint8)

@@ -33,7 +33,12 @@ class Op(StrEnum):
     DEQUEUE = "dequeue"
     COUNT = "count"
     LIST = "list"
-    EXTENSION = "extension"  # an entry of ours that plain readers pass over
+    # Entries of ours that plain readers pass over; what each says is in ``properties``.
+    ADDING = "adding"
+    CREATING = "creating"
+    RETURNING = "returning"
+    REMOVING = "removing"
+    EXTENSION = "extension"  # one that says nothing, or is of a later version of Penstock
     QUEUE = "queue"  # a queue as a snapshot has it
     TASK = "task"  # a task as a snapshot has it
 

@@ -7,10 +7,13 @@ and how a split is read into columns (on an executor). Nothing else of the sourc
 from __future__ import annotations
 
 import glob
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote
 
 from penstock.errors import PathMissing, PathRefused, PenstockError, UnknownFormat
 from penstock.spark.filters import Filters
@@ -67,23 +70,56 @@ def plan(options: ReadOptions, filters: Filters) -> list[list[Piece]]:
     """Return the pieces that make up a read, grouped into tasks. Raises ``PenstockError``."""
     pieces: list[Piece] = []
     for path in expand(options.paths):
-        family, found = find(path)
-        pieces += family.plan(str(path), found, options, filters)
+        try:
+            family, found = find(path)
+            pieces += family.plan(str(path), found, options, filters)
+        except OSError as error:
+            raise refusal(path, error) from None
     return group(pieces, options.split_size)
 
 
 def expand(patterns: Sequence[str]) -> list[Path]:
     """Return the paths that patterns stand for, each once. Raises ``PathMissing`` for one without any."""
-    found: dict[Path, None] = {}
+    found: dict[str, Path] = {}
     for pattern in patterns:
-        local = pattern.removeprefix("file://") if pattern.startswith("file://") else pattern
-        if "://" in local:
-            raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
-        matches = [local] if Path(local).exists() else sorted(glob.glob(local))
+        matches = _matches(pattern)
         if not matches:
             raise PathMissing(f"{pattern}: no such file or directory; check the path")
-        found.update(dict.fromkeys(Path(match).absolute() for match in matches))
-    return list(found)
+        for match in matches:
+            # The same place under two names would be read twice.
+            found.setdefault(os.path.realpath(match), Path(match).absolute())
+    return list(found.values())
+
+
+def _matches(pattern: str) -> list[str]:
+    """Return what a path or pattern stands for; a name with the signs of a pattern in it goes first."""
+    for local in _local(pattern):
+        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
+        if matches:
+            return matches
+    return []
+
+
+def _local(pattern: str) -> list[str]:
+    """Return the local paths that a pattern may mean. Raises ``PathRefused`` for one on another machine."""
+    scheme, separator, rest = pattern.partition(":")
+    if not separator or not _SCHEME.fullmatch(scheme) or os.path.lexists(pattern):
+        return [pattern]
+    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        if not rest.startswith("/"):
+            return [pattern]  # a name with a colon in it
+        raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
+    path = rest.removeprefix("//")
+    return [path, unquote(path)]  # Spark takes such a path as it stands, everybody else decodes it
+
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+def refusal(path: Path, error: OSError) -> PathRefused:
+    """Return what the system said about a source, as a sentence."""
+    name = error.filename if isinstance(error.filename, str) else path
+    return PathRefused(f"{name}: {error.strerror or error}; check that it is there and readable")
 
 
 def find(path: Path) -> tuple[Family, Any]:

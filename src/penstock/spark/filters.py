@@ -1,6 +1,7 @@
 """What rows are wanted: pushed down by Spark, or given as options. A planner skips by it, a scanner drops by it.
 
-Spark checks every pushed filter again, so a reader may ignore what it cannot use; it never drops what it cannot judge.
+Spark checks every pushed filter again, so a planner may ignore what it cannot use; it never drops what it cannot
+judge. Options nobody checks again: a scanner drops every row that they do not want.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ class Filters:
             values is not None and not values for values in (self.queues, self.ops, self.paths)
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether also a row is wanted that has no index, op or queue, as damage may not."""
+        wanted = (self.first, self.last, self.queues, self.ops)
+        return all(values is None for values in wanted)
+
     def wants_indexes(self, first: int, end: int | None) -> bool:
         """Whether entries from ``first`` up to ``end`` (``None``: unknown) may hold one that is wanted."""
         if self.last is not None and first > self.last:
@@ -42,7 +49,13 @@ class Filters:
 
 def from_options(options: ReadOptions) -> Filters:
     """Return the filters that options make."""
-    return Filters(first=options.starting_index, last=options.ending_index)
+    return Filters(
+        first=options.starting_index,
+        last=options.ending_index,
+        queues=options.queues,
+        ops=options.ops,
+        paths=options.files,
+    )
 
 
 def with_pushed(filters: Filters, pushed: list[Filter]) -> Filters:
@@ -68,10 +81,15 @@ def with_pushed(filters: Filters, pushed: list[Filter]) -> Filters:
                 filters = _up_to(filters, value - 1)
             case LessThanOrEqual(("log_index",), int(value)):
                 filters = _up_to(filters, value)
-            case EqualTo((name,), value) if name in _COLUMNS:
+            case In(("log_index",), values):
+                numbers = [value for value in values if isinstance(value, int)]
+                # Without a number the range is empty: nothing equals null, not even null.
+                filters = _up_to(_from(filters, min(numbers, default=1)), max(numbers, default=0))
+            case EqualTo((name,), str(value)) if name in _COLUMNS:
                 filters = _among(filters, _COLUMNS[name], frozenset({value}))
             case In((name,), values) if name in _COLUMNS:
-                filters = _among(filters, _COLUMNS[name], frozenset(values))
+                wanted = frozenset(value for value in values if isinstance(value, str))
+                filters = _among(filters, _COLUMNS[name], wanted)
             case _:
                 pass
     return filters

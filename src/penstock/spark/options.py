@@ -1,19 +1,25 @@
-"""What a read asks for, checked on the driver before any job starts."""
+"""What a read or a write asks for, checked on the driver before any job starts."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidValue
-from penstock.model import INT64_MAX
-from penstock.spark.columns import Table
+from penstock.model import INT64_MAX, INT64_MIN, QueueName
+from penstock.spark.columns import Op, Table
 
 SPLIT_SIZE: Final = 64 * 2**20
 """Bytes that one task reads: less costs more in tasks than it wins in parallel, more leaves cores idle."""
+
+
+SPLIT_SIZE_MIN: Final = 2**10
+"""Below that a task costs more than a hundred times what it reads."""
 
 
 class Mode(StrEnum):
@@ -36,7 +42,12 @@ class ReadOptions:
     ending_index: int | None = None  # the last entry wanted
     at: int | None = None  # for the table of tasks: the state after this entry
     uncommitted: bool = False  # count entries that the files do not say are committed
-    pushdown: bool = True
+    queues: frozenset[str] | None = None  # the rows of these alone
+    ops: frozenset[str] | None = None
+    files: frozenset[str] | None = None  # by their paths, as the rows have them
+    # Off: Spark 4.3 keeps what one query pushed down with the DataFrame, and reads no more for the next one, nor
+    # for another branch of the same one. Rows would be lost; whoever queries a DataFrame once may have it on.
+    pushdown: bool = False
     node: str | None = None  # a live node to read from, instead of files
     max_entries: int | None = None  # per trigger of a stream
     fail_on_data_loss: bool = True
@@ -51,11 +62,13 @@ def _boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")  # no number of 64 bits has more digits
+
+
 def _number(low: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
-        if not value.lstrip("-").isascii() or not value.lstrip("-").isdigit():
-            raise ValueError(f"a whole number from {low} on")
-        if not low <= int(value) <= INT64_MAX:
+        is_number = _NUMBER.fullmatch(value.strip()) is not None
+        if not is_number or not low <= int(value) <= INT64_MAX:
             raise ValueError(f"a whole number from {low} on")
         return int(value)
 
@@ -79,18 +92,41 @@ def _mode(value: str) -> Mode:
 _UNITS: Final = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # fmt: skip
 
 
+_SIZE: Final = re.compile(r"([0-9]{1,19}) *([kmg]?b?)", re.IGNORECASE)
+
+
 def _size(value: str) -> int:
-    digits = value.strip().lower().rstrip("kmgb ")
-    unit = value.strip().lower()[len(digits) :].strip()
-    if not digits.isascii() or not digits.isdigit() or unit not in _UNITS or not int(digits):
-        raise ValueError("a size such as 65536 or 64m")
-    return int(digits) * _UNITS[unit]
+    found = _SIZE.fullmatch(value.strip())
+    size = 0 if found is None else int(found[1]) * _UNITS[found[2].lower()]
+    if not SPLIT_SIZE_MIN <= size <= INT64_MAX:
+        raise ValueError("a size such as 65536 or 64m, at least 1k")
+    return size
 
 
 def _text(value: str) -> str:
     if not value:
         raise ValueError("something")
     return value
+
+
+def _names(value: str) -> frozenset[str]:
+    """A list goes as JSON, for names may hold commas."""
+    if not value.lstrip().startswith("["):
+        return frozenset({_text(value)})
+    try:
+        listed = json.loads(value)
+    except ValueError:
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError('a name, or a list such as ["a", "b"]')
+    return frozenset(listed)
+
+
+def _ops(value: str) -> frozenset[str]:
+    names = _names(value)
+    if not names <= set(Op):
+        raise ValueError(f"one of {', '.join(Op)}, or a list of them")
+    return names
 
 
 # Names as people write them; Spark hands them over in lower case. Each with its field and its parser.
@@ -102,31 +138,43 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "endingIndex": ("ending_index", _number(0)),
     "at": ("at", _number(-1)),
     "uncommitted": ("uncommitted", _boolean),
+    "queues": ("queues", _names),
+    "ops": ("ops", _ops),
+    "files": ("files", _names),
     "pushdown": ("pushdown", _boolean),
     "node": ("node", _text),
     "maxEntriesPerTrigger": ("max_entries", _number(1)),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
 }
-_BY_LOWER: Final = {name.lower(): (name, *how) for name, how in _KNOWN.items()}
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Return what the options say. Raises ``InvalidValue`` for one that is unknown or means nothing."""
-    fields: dict[str, object] = {"paths": _paths(options)}
+    paths = _paths(options)
+    given = {name: value for name, value in options.items() if name.lower() not in _PATHS}
+    parsed = ReadOptions(paths=paths, **_fields(given, _KNOWN))  # type: ignore[arg-type]
+    _check(parsed)
+    return parsed
+
+
+_PATHS: Final = ("path", "paths")
+
+
+def _fields(
+    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str], object]]]
+) -> dict[str, object]:
+    """Return the values of fields. Raises ``InvalidValue``."""
+    by_lower = {name.lower(): (name, *how) for name, how in known.items()}
+    fields: dict[str, object] = {}
     for given, value in options.items():
-        if given.lower() in ("path", "paths"):
-            continue
-        known = _BY_LOWER.get(given.lower())
-        if known is None:
-            raise InvalidValue(f"option {given!r} is unknown; there are {', '.join(_KNOWN)}")
-        name, field, parse = known
+        if given.lower() not in by_lower:
+            raise InvalidValue(f"option {given!r} is unknown; there are {', '.join(known)}")
+        name, field, parse = by_lower[given.lower()]
         try:
             fields[field] = parse(value)
         except ValueError as wanted:
             raise InvalidValue(f"option {name} is {value!r}; it takes {wanted}") from None
-    parsed = ReadOptions(**fields)  # type: ignore[arg-type]
-    _check(parsed)
-    return parsed
+    return fields
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -161,3 +209,79 @@ def _check(options: ReadOptions) -> None:
         )
     if options.table is Table.TASKS and (first is not None or last is not None):
         raise InvalidValue("the table tasks is the state after an entry: use option at")
+    if options.table is Table.TASKS and (options.ops is not None or options.files is not None):
+        raise InvalidValue("the table tasks has no ops, and is of all files; use option queues")
+    if options.node is not None:
+        parse_addresses(options.node)
+        if options.table is Table.TASKS:
+            raise InvalidValue(
+                "a node's tasks are a table of its files; a live one has entries, changes"
+            )
+
+
+# --- a write -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one write."""
+
+    node: str
+    queue: str | None = None  # of all rows; None: each row's own
+    key: int | None = None  # of all rows; None: each row's own, 0 without such a column
+    application: str | None = (
+        None  # who writes, over restarts; None: the query, or nobody but this write
+    )
+    version: int | None = None  # which write of the application's this is; a stream numbers its own
+
+
+VERSION_MAX: Final = 2**53
+"""Numbers of requests are made of it and must fit 64 bits."""
+
+
+def _version(value: str) -> int:
+    number = _number(0)(value)
+    if number > VERSION_MAX:
+        raise ValueError(f"a whole number from 0 to {VERSION_MAX}")
+    return number
+
+
+def _queue(value: str) -> str:
+    try:
+        return QueueName(value)
+    except InvalidValue as error:
+        raise ValueError(f"a queue's name: {error}") from None
+
+
+_OF_SINKS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "node": ("node", _text),
+    "queue": ("queue", _queue),
+    "key": ("key", _number(INT64_MIN)),
+    "txnAppId": ("application", _text),
+    "txnVersion": ("version", _version),
+}
+_ONLY_OF_SINKS: Final = [name for name in _OF_SINKS if name not in _KNOWN]
+_OF_SPARK: Final = ("checkpointlocation", "queryname", "outputmode")
+"""What a stream is told and hands on to its sink."""
+
+
+def is_of_sink(options: Mapping[str, str]) -> bool:
+    """Return whether some option is one that only a write has."""
+    only = {*map(str.lower, _ONLY_OF_SINKS), *_OF_SPARK}
+    return any(name.lower() in only for name in options)
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return what the options of a write say. Raises ``InvalidValue``."""
+    if any(name.lower() in _PATHS for name in options):
+        raise InvalidValue(
+            "a path, and nothing but a live node is written to: option node, and save() without a path; options"
+            f" {', '.join(_ONLY_OF_SINKS)} are of a write, a read is filtered by its columns"
+        )
+    given = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    fields = _fields(given, _OF_SINKS)
+    if "node" not in fields:
+        raise InvalidValue("no node to write to; give option node, such as 127.0.0.1:2602")
+    parsed = SinkOptions(**fields)  # type: ignore[arg-type]
+    parse_addresses(parsed.node)
+    return parsed

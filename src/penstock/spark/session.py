@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.spark.java import Java, prepare
@@ -10,6 +11,7 @@ from penstock.spark.java import Java, prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 _SETTINGS: Final = {
@@ -27,10 +29,11 @@ def session(
     name: str = "penstock",
     settings: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
+    quiet: bool = False,
 ) -> tuple[SparkSession, Java]:
     """Return a session, on all cores of this machine unless ``master`` says otherwise, and its Java.
 
-    Our source is registered in it.
+    Our source is registered in it. ``quiet``: Spark itself says nothing but errors.
     """
     java = prepare(os.environ if environment is None else environment)
     from pyspark.sql import SparkSession
@@ -43,6 +46,10 @@ def session(
     if master is None or master.startswith("local"):
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
         chosen.setdefault("spark.driver.host", "127.0.0.1")
+    if quiet:
+        log = Path(__file__).with_name("log4j2.properties").as_uri()
+        given = chosen.get(_JAVA_OPTIONS, "")
+        chosen[_JAVA_OPTIONS] = f"{given} -Dlog4j2.configurationFile={log}".strip()
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidValue
+from penstock.errors import InvalidValue, PenstockError
 from penstock.spark.columns import schema_of
-from penstock.spark.families import Piece, families, plan
+from penstock.spark.families import Piece, families, plan, refusal
 from penstock.spark.filters import Filters, from_options, with_pushed
-from penstock.spark.options import ReadOptions, parse_options
+from penstock.spark.options import (
+    ReadOptions,
+    SinkOptions,
+    is_of_sink,
+    parse_options,
+    parse_sink_options,
+)
 from penstock.spark.session import PUSHDOWN
 
 if TYPE_CHECKING:
@@ -27,12 +43,33 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PenstockSource)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_a_sentence(method: Callable[P, T]) -> Callable[P, T]:
+    """Let an error of ours leave without the way that it came: Spark shows all of it to the user."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except PenstockError as error:
+            raise error.with_traceback(None) from None
+
+    return call
+
+
 class PenstockSource(DataSource):
     """Files of every family, at rest or growing, or a live node."""
 
+    @_in_a_sentence
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._checked = parse_options(options)
+        # Whether it will be read or written nobody says; what only a write has is checked as one.
+        self._read = None if is_of_sink(options) else parse_options(options)
+        if self._read is None:
+            parse_sink_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -41,15 +78,49 @@ class PenstockSource(DataSource):
     def schema(self) -> StructType:
         return from_arrow_schema(schema_of(self._checked.table))
 
+    @_in_a_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(self._checked, schema)
+        if self._checked.node is not None:
+            from penstock.spark.node import NodeReader, PushdownNodeReader
+
+            of_node = PushdownNodeReader if self._checked.pushdown else NodeReader
+            return of_node(self._checked, columns)
         kind = PushdownReader if self._checked.pushdown else Reader
         return kind(self._checked, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
+        from penstock.spark.stream import StreamReader
+
+        return StreamReader(self._checked, _columns(self._checked, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import BatchWriter
+
+        return BatchWriter(self._written(overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from penstock.spark.sink import StreamWriter
+
+        return StreamWriter(self._written(overwrite), schema)
+
+    @property
+    def _checked(self) -> ReadOptions:
+        if self._read is None:
+            raise InvalidValue("these are options of a write; a read is filtered by its columns")
+        return self._read
+
+    def _written(self, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise InvalidValue('a queue is added to, never replaced: mode("append")')
+        return parse_sink_options(self.options)
 
 
 def _columns(options: ReadOptions, schema: StructType) -> list[str]:
     """Return the columns that are read. Raises ``InvalidValue`` for one that the table does not have."""
     own = from_arrow_schema(schema_of(options.table))
+    if not schema.fields:
+        raise InvalidValue(f"the schema is empty; name at least one column of {own.simpleString()}")
     for field in schema.fields:
         if field.name not in own.names or own[field.name].dataType != field.dataType:
             raise InvalidValue(
@@ -75,6 +146,7 @@ class Reader(DataSourceReader):
         self._columns = columns
         self._filters = from_options(options)
 
+    @_in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
         if self._filters.is_empty:
             return [Task([])]
@@ -99,4 +171,7 @@ def read_pieces(
     """Yield the rows of some pieces, one after the other."""
     known = families()
     for piece in pieces:
-        yield from known[piece.family].read(piece, options, filters, columns)
+        try:
+            yield from known[piece.family].read(piece, options, filters, columns)
+        except OSError as error:  # a node may have removed a file since the read was planned
+            raise refusal(Path(piece.source), error) from None

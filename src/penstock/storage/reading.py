@@ -78,6 +78,7 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
     base, term, width = layout.header_size, 0, WINDOW
     while True:
         data = file.read(base, min(width, size - base))
+        size = _size_now(data, base, width, size)
         found = walk(data, layout, offset=0, end=len(data), term=term, size=size - base)
         yield Window(base, data, found)
         is_end_mark = layout.is_marked and data[found.position : found.position + 4] == END_MARKER
@@ -103,6 +104,7 @@ def scan_file(
     base, window = start, WINDOW
     while base < size:
         data = file.read(base, min(window, size - base))
+        size = _size_now(data, base, window, size)
         pieces = scan(data, layout, start=0, term=term, size=size - base)
         position = 0
         while True:
@@ -157,6 +159,7 @@ def scan_file_columns(
     base, window = start, WINDOW
     while base < min(stop, size):
         raw = file.read(base, min(window, size - base))
+        size = _size_now(raw, base, window, size)
         data = np.frombuffer(raw, dtype=np.uint8)
         batches = scan_entries(data, layout, start=0, stop=stop - base, term=term, size=size - base)
         position = 0
@@ -188,6 +191,14 @@ def scan_file_columns(
             yield Batch(0, data[:0], lone_piece(piece))
             base, window = base + piece.size, WINDOW
     return base
+
+
+def _size_now(data: bytes, base: int, window: int, size: int) -> int:
+    """Return how large the file is, given what a read brought: somebody may cut it while it is read.
+
+    Asking for more of what is gone would never end.
+    """
+    return size if len(data) == min(window, size - base) else base + len(data)
 
 
 def _damage(
@@ -270,6 +281,7 @@ def find_record_in_file(file: File, layout: LogLayout, start: int, size: int) ->
     window = WINDOW
     while base is not None and base < size:
         data = file.read(base, min(window, size - base))
+        size = _size_now(data, base, window, size)
         offset, is_found = search(data, layout, 0, size - base)
         if is_found:
             return base + offset

@@ -18,6 +18,9 @@ from penstock.formats.taskflux.snapshot import (
     WRITTEN,
     SnapshotLayout,
     StoredTask,
+    encode_count,
+    encode_frame,
+    encode_head,
     encode_snapshot,
 )
 from penstock.model import (
@@ -123,6 +126,22 @@ class NewDirectory:
             head = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=last_id, count=len(tasks))
             parts.append((head, tasks))
         pieces = encode_snapshot(point, len(parts), parts, layout or WRITTEN[self.generation])
+        SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
+        self._point = point
+
+    def write_encoded(
+        self, point: SnapshotPoint, queues: Sequence[tuple[QueueHead, Iterable[bytes]]]
+    ) -> None:
+        """Write the state after ``point``, the tasks of each queue already bytes. Raises ``CannotConvert``."""
+        layout = WRITTEN[self.generation]
+
+        def state() -> Iterator[bytes]:
+            yield encode_count(len(queues), layout)
+            for head, tasks in queues:
+                yield encode_head(head, layout.form)
+                yield from tasks
+
+        pieces = encode_frame(point, state(), layout)
         SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
         self._point = point
 

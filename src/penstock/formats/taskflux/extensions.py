@@ -1,7 +1,8 @@
 """Extensions: entries of ours that plain readers of the format replay without effect (docs/formats/extensions.md).
 
 Each is a DeleteQueue of a name that no queue can have; deleting a missing queue is ignored. The name
-holds the extension's bytes in base64, so that it stays printable, as names must be.
+holds the extension's bytes in base64, so that it stays printable, as names must be. ``extension_scan``
+has many of them in columns.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from penstock.model import (
     Terms,
 )
 
-_PREFIX: Final = (RESERVED_PREFIX + "1.").encode()
+PREFIX: Final = (RESERVED_PREFIX + "1.").encode()
 """Version 1 of our extensions; a later one gets another number and is refused by this reader."""
 
-_ADDING: Final = 1
-_CREATING: Final = 2
-_RETURNING: Final = 3
-_REMOVING: Final = 4
+ADDING: Final = 1
+CREATING: Final = 2
+RETURNING: Final = 3
+REMOVING: Final = 4
 
-_NOT_BEFORE: Final = 1
-_EXPIRES: Final = 2
-_ATTEMPTS: Final = 4
-_PRODUCER: Final = 8
+NOT_BEFORE: Final = 1
+EXPIRES: Final = 2
+ATTEMPTS: Final = 4
+PRODUCER: Final = 8
 
 _HEAD: Final = Struct(">BIB")
 _TIME: Final = Struct(">q")
@@ -50,25 +51,23 @@ _RETURN: Final = Struct(">BQq")
 IDS_MAX: Final = 20
 """Ids in one extension: what base64 leaves of a name's 255 bytes."""
 
-assert len(_PREFIX) + -(-(_RETURN.size + 8 * IDS_MAX) // 3) * 4 <= QUEUE_NAME_SIZE_MAX
+assert len(PREFIX) + -(-(_RETURN.size + 8 * IDS_MAX) // 3) * 4 <= QUEUE_NAME_SIZE_MAX
 
 
 def is_extension(data: Bytes, offset: int, end: int) -> bool:
     """Return whether the entry in ``data[offset:end]`` is one of ours, of whatever version."""
     return (
-        end - offset >= 12
-        and data[offset] == DELETE
-        and data[offset + 2 : offset + 12] == _RESERVED
+        end - offset >= 12 and data[offset] == DELETE and data[offset + 2 : offset + 12] == RESERVED
     )
 
 
-_RESERVED: Final = RESERVED_PREFIX.encode()
-assert len(_RESERVED) == 10
+RESERVED: Final = RESERVED_PREFIX.encode()
+assert len(RESERVED) == 10
 
 
 def encode_extension(extension: Extension) -> bytes:
     """Return the payload of an entry."""
-    name = _PREFIX + b2a_base64(_encode(extension), newline=False)
+    name = PREFIX + b2a_base64(_encode(extension), newline=False)
     assert len(name) <= QUEUE_NAME_SIZE_MAX
     return bytes((DELETE, len(name))) + name
 
@@ -80,12 +79,12 @@ def _encode(extension: Extension) -> bytes:
         case Creating():
             dead_letter = 0 if extension.dead_letter is None else extension.dead_letter + 1
             attempts_max = extension.attempts_max or 0
-            return _OPTIONS.pack(_CREATING, extension.lease_ms, attempts_max, dead_letter)
+            return _OPTIONS.pack(CREATING, extension.lease_ms, attempts_max, dead_letter)
         case Returning():
             time = -1 if extension.not_before_ms is None else extension.not_before_ms
-            return _RETURN.pack(_RETURNING, extension.queue, time) + _encode_ids(extension.ids)
+            return _RETURN.pack(RETURNING, extension.queue, time) + _encode_ids(extension.ids)
         case Removing():
-            return bytes((_REMOVING,)) + _encode_ids(extension.ids)
+            return bytes((REMOVING,)) + _encode_ids(extension.ids)
         case _:
             assert_never(extension)
 
@@ -93,18 +92,18 @@ def _encode(extension: Extension) -> bytes:
 def _encode_adding(adding: Adding) -> bytes:
     flags, fields, terms = 0, b"", adding.terms
     if terms.not_before_ms is not None:
-        flags |= _NOT_BEFORE
+        flags |= NOT_BEFORE
         fields += _TIME.pack(terms.not_before_ms)
     if terms.expires_ms is not None:
-        flags |= _EXPIRES
+        flags |= EXPIRES
         fields += _TIME.pack(terms.expires_ms)
     if terms.attempts:
-        flags |= _ATTEMPTS
+        flags |= ATTEMPTS
         fields += _COUNT.pack(terms.attempts)
     if terms.producer is not None:
-        flags |= _PRODUCER
+        flags |= PRODUCER
         fields += _PRODUCER_FIELDS.pack(terms.producer, terms.sequence, terms.total)
-    return _HEAD.pack(_ADDING, adding.count, flags) + fields
+    return _HEAD.pack(ADDING, adding.count, flags) + fields
 
 
 def _encode_ids(ids: tuple[int, ...]) -> bytes:
@@ -125,20 +124,30 @@ def decode_extension(data: Bytes, offset: int, end: int) -> Extension | None:
             expected=str(len(name)),
             found=str(data[offset + 1]),
         )
-    if not name.startswith(_PREFIX):
-        if name[len(_RESERVED) : len(_RESERVED) + 1].isdigit():
+    if not name.startswith(PREFIX):
+        if name[len(RESERVED) : len(RESERVED) + 1].isdigit():
             raise UnsupportedVersion(
                 "an extension of a later version; open this directory with a newer Penstock",
                 offset=offset,
-                expected=_PREFIX.decode(),
-                found=name[: len(_PREFIX)].decode("latin-1"),
+                expected=PREFIX.decode(),
+                found=name[: len(PREFIX)].decode("latin-1"),
             )
         return None
     try:
-        body = a2b_base64(name[len(_PREFIX) :], strict_mode=True)
-        return _decode(body)
+        return _decode(_decode_base64(name[len(PREFIX) :]))
     except (BadBase64, ValueError, IndexError) as error:
         raise CorruptData(f"an extension that means nothing: {error}", offset=offset) from None
+
+
+def _decode_base64(text: bytes) -> bytes:
+    """Return what ``text`` spells, if it is spelled as we do: versions of Python differ in what else they take.
+
+    An entry that one node took and another refused would divide them.
+    """
+    body = a2b_base64(text, strict_mode=True)
+    if b2a_base64(body, newline=False) != text:
+        raise ValueError("another spelling than ours")
+    return body
 
 
 class _Fields:
@@ -182,9 +191,9 @@ def _decode(body: bytes) -> Extension:
     fields = _Fields(body)
     kind = body[0]
     extension: Extension
-    if kind == _ADDING:
+    if kind == ADDING:
         extension = _decode_adding(fields)
-    elif kind == _CREATING:
+    elif kind == CREATING:
         _, lease_ms, attempts_max, dead_letter = fields.take(_OPTIONS)
         if not 1 <= lease_ms <= LEASE_MS_MAX or attempts_max > INT32_MAX:
             raise ValueError("options that no queue can have")
@@ -193,13 +202,13 @@ def _decode(body: bytes) -> Extension:
             attempts_max=attempts_max or None,
             dead_letter=dead_letter - 1 if dead_letter else None,
         )
-    elif kind == _RETURNING:
+    elif kind == RETURNING:
         _, queue, time = fields.take(_RETURN)
         if time < -1:
             raise ValueError("a time before 1970")
         not_before_ms = None if time == -1 else time
         extension = Returning(queue=queue, ids=fields.ids(), not_before_ms=not_before_ms)
-    elif kind == _REMOVING:
+    elif kind == REMOVING:
         fields.take(Struct(">B"))
         extension = Removing(ids=fields.ids())
     else:
@@ -210,17 +219,17 @@ def _decode(body: bytes) -> Extension:
 
 def _decode_adding(fields: _Fields) -> Adding:
     _, count, flags = fields.take(_HEAD)
-    if flags & ~(_NOT_BEFORE | _EXPIRES | _ATTEMPTS | _PRODUCER):
+    if flags & ~(NOT_BEFORE | EXPIRES | ATTEMPTS | PRODUCER):
         raise ValueError(f"unknown flags {flags}")
     if not count:
         raise ValueError("it speaks of no entries")
-    not_before_ms = fields.time() if flags & _NOT_BEFORE else None
-    expires_ms = fields.time() if flags & _EXPIRES else None
-    attempts = fields.take(_COUNT)[0] if flags & _ATTEMPTS else 0
-    if flags & _ATTEMPTS and not attempts:
+    not_before_ms = fields.time() if flags & NOT_BEFORE else None
+    expires_ms = fields.time() if flags & EXPIRES else None
+    attempts = fields.take(_COUNT)[0] if flags & ATTEMPTS else 0
+    if flags & ATTEMPTS and not attempts:
         raise ValueError("no attempts need no flag")
     producer, sequence, total = None, 0, 0
-    if flags & _PRODUCER:
+    if flags & PRODUCER:
         raw, sequence, total = fields.take(_PRODUCER_FIELDS)
         assert isinstance(raw, bytes)
         producer = raw

@@ -3,6 +3,7 @@
 Both directions are streams, so that memory does not grow with the state: ``encode_snapshot`` takes
 queues one by one and yields pieces; ``decode_snapshot`` reads through a function and yields queue
 heads and batches of tasks. The checksum is known to match only when the decoder has ended.
+``snapshot_scan`` yields the tasks in columns; all but the tasks it takes from ``walk_snapshot``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.binary import (
     CHECKSUM_START,
@@ -143,6 +144,13 @@ def encode_snapshot(
     Tasks of a queue come in the order of their ids. Raises ``CannotConvert`` for what the layout
     has no bytes for.
     """
+    return encode_frame(point, _encode_state(queue_count, queues, layout), layout)
+
+
+def encode_frame(
+    point: SnapshotPoint, state: Iterable[bytes], layout: SnapshotLayout
+) -> Generator[bytes, None, Patch | None]:
+    """Yield a snapshot around the bytes of its state, as ``encode_snapshot`` does."""
     if layout.generation is not Generation.THREE and max(point.index, point.term) > INT32_MAX:
         raise CannotConvert(
             f"index {point.index} or term {point.term} does not fit generation {layout.generation};"
@@ -152,7 +160,7 @@ def encode_snapshot(
     yield layout.marker + fixed + bytes(4 * layout.has_length)
     register = CHECKSUM_START if layout.has_length else checksum(fixed)
     size = 0
-    for piece in _encode_state(queue_count, queues, layout):
+    for piece in state:
         register = checksum(piece, register)
         size += len(piece)
         if layout.has_length and size > INT32_MAX:
@@ -163,13 +171,17 @@ def encode_snapshot(
     return Patch(4 + layout.point.size, INT32.pack(size)) if layout.has_length else None
 
 
+def encode_count(queue_count: int, layout: SnapshotLayout) -> bytes:
+    """Return what stands before the first queue."""
+    return INT32.pack(queue_count) if layout.is_counted else b""
+
+
 def _encode_state(
     queue_count: int,
     queues: Iterable[tuple[QueueHead, Iterable[StoredTask]]],
     layout: SnapshotLayout,
 ) -> Iterator[bytes]:
-    if layout.is_counted:
-        yield INT32.pack(queue_count)
+    yield encode_count(queue_count, layout)
     names: set[QueueName] = set()
     for head, tasks in queues:
         names.add(head.name)
@@ -382,40 +394,47 @@ def decode_snapshot(
     Everything is checked on the way, the checksum last: what was yielded counts only when the
     iterator has ended without an error.
     """
+    return walk_snapshot(read, size, layout, _decode_tasks)
+
+
+T = TypeVar("T")
+DecodeTasks = Callable[["Window", QueueForm, QueueHead], Iterator[T]]
+
+
+def walk_snapshot(
+    read: ReadAt, size: int, layout: SnapshotLayout, decode: DecodeTasks[T], width: int = WINDOW
+) -> Iterator[SnapshotHeader | QueueHead | T]:
+    """Yield the header, then each queue's head and what ``decode`` makes of the tasks behind it. Raises ``BadData``."""
     yield decode_header(read, layout)
-    window = _Window(read, layout, size)
-    state = _decode_queues(window, layout)
-    if not layout.is_checked:
-        yield from state
-        return
-    # A wrong byte often shows first as an impossible value; the checksum then says what it is.
+    window = Window(read, layout, size, width)
+    problem: BadData | None = None
     try:
-        yield from state
+        yield from _decode_queues(window, layout, decode)
     except BadData as error:
+        if not layout.is_checked:
+            raise
+        # A wrong byte often shows first as an impossible value; the checksum then says what it is.
         window.drain()
-        if window.register != window.stored():
-            raise CorruptData(
-                f"snapshot checksum does not match; first impossible value: {error.reason}",
-                offset=error.offset,
-                expected=f"{window.register:08X}",
-                found=f"{window.stored():08X}",
-            ) from None
-        raise
-    if window.register != window.stored():
+        problem = error
+    if layout.is_checked and window.register != window.stored():
+        first = f"; first impossible value: {problem.reason}" if problem else ""
         raise CorruptData(
-            "snapshot checksum does not match",
-            offset=size - 4,
+            f"snapshot checksum does not match{first}",
+            offset=problem.offset if problem else size - 4,
             expected=f"{window.register:08X}",
             found=f"{window.stored():08X}",
         )
+    if problem:
+        raise problem
 
 
-class _Window:
+class Window:
     """A moving view of the state's bytes that takes their checksum as they pass."""
 
-    def __init__(self, read: ReadAt, layout: SnapshotLayout, size: int) -> None:
+    def __init__(self, read: ReadAt, layout: SnapshotLayout, size: int, width: int) -> None:
         self.read = read
         self.size = size
+        self.width = width  # bytes read at a time, if no single value is larger
         # The state ends before the checksum; nothing behind it may be taken for a task.
         self.end = max(layout.state_offset, size - 4 * layout.is_checked)
         self.base = layout.state_offset  # place in the file of the window's first byte
@@ -443,7 +462,7 @@ class _Window:
                 expected=f"{size} bytes",
                 found=str(self.remaining),
             )
-        self._advance(max(size, min(WINDOW, self.remaining)))
+        self._advance(max(size, min(self.width, self.remaining)))
 
     def _advance(self, size: int) -> None:
         kept = self.data[self.used :]
@@ -456,15 +475,11 @@ class _Window:
         if len(self.data) < size:
             raise TruncatedData("the file became shorter while it was read", offset=start)
 
-    def reader(self) -> Reader:
-        """Return a reader over what is left of the window."""
-        return Reader(self.data, self.used)
-
     def drain(self) -> None:
         """Read on to the end, for the checksum alone."""
         self.used = len(self.data)
         while self.remaining:
-            self._advance(min(WINDOW, self.remaining))
+            self._advance(min(self.width, self.remaining))
             self.used = len(self.data)
 
     def stored(self) -> int:
@@ -475,7 +490,9 @@ class _Window:
 _HEAD_SIZE_MAX: Final = 297
 
 
-def _decode_queues(window: _Window, layout: SnapshotLayout) -> Iterator[QueueHead | Batch]:
+def _decode_queues(
+    window: Window, layout: SnapshotLayout, decode: DecodeTasks[T]
+) -> Iterator[QueueHead | T]:
     count: int | None = None
     _check_length(window.read, window.size, layout)
     if layout.is_counted:
@@ -489,7 +506,7 @@ def _decode_queues(window: _Window, layout: SnapshotLayout) -> Iterator[QueueHea
             raise CorruptData(f"queue {head.name!r} stands twice", offset=window.offset)
         names.add(head.name)
         yield head
-        yield from _decode_tasks(window, layout.form, head)
+        yield from decode(window, layout.form, head)
     if window.remaining:
         raise CorruptData(
             "bytes left over after the last queue",
@@ -501,9 +518,9 @@ def _decode_queues(window: _Window, layout: SnapshotLayout) -> Iterator[QueueHea
         raise CorruptData("the default queue is missing", offset=window.offset)
 
 
-def _decode_head(window: _Window, form: QueueForm) -> QueueHead:
+def _decode_head(window: Window, form: QueueForm) -> QueueHead:
     window.need(min(_HEAD_SIZE_MAX, window.remaining), "a queue")
-    reader = window.reader()
+    reader = Reader(window.data, window.used)
     try:
         head = _read_head(reader, form)
     except BadData as error:
@@ -541,19 +558,14 @@ def _read_head(reader: Reader, form: QueueForm) -> QueueHead:
         raise CorruptData(
             f"queue {name!r} claims an impossible number of tasks", offset=offset, found=str(count)
         )
-    return QueueHead(
-        name=name,
-        policy=policy,
-        last_id=TaskId(count if last_id is None else last_id),
-        count=count,
-    )
+    last_id = count if last_id is None else last_id
+    return QueueHead(name=name, policy=policy, last_id=TaskId(last_id), count=count)
 
 
-def _decode_tasks(window: _Window, form: QueueForm, head: QueueHead) -> Iterator[Batch]:
-    header, has_ids = form.task_header, form.has_ids
+def _decode_tasks(window: Window, form: QueueForm, head: QueueHead) -> Iterator[Batch]:
+    header, has_ids, last_id = form.task_header, form.has_ids, head.last_id
     unpack, header_size = header.unpack_from, header.size
-    left = head.count
-    next_id = 1
+    left, next_id = head.count, 1
     while left:
         window.need(header_size, "a task")
         tasks: list[StoredTask] = []
@@ -566,35 +578,34 @@ def _decode_tasks(window: _Window, form: QueueForm, head: QueueHead) -> Iterator
                 key, length = unpack(data, used)
                 task_id = next_id
             body = used + header_size
-            if length < 0 or body + length > len(data):
+            if length < 0 or body + length > len(data) or not 1 <= task_id <= last_id:
                 break
             tasks.append((task_id, key, data[body : body + length]))
             next_id += 1
             used = body + length
         window.used = used
-        if has_ids:
-            _refuse_bad_ids(tasks, head, start)
         left -= len(tasks)
         if tasks:
             yield Batch(start, tasks)
-        elif left:
-            length = INT32.unpack_from(data, used + header_size - 4)[0]
-            if length < 0:
-                raise CorruptData(
-                    "negative length of a payload",
-                    offset=window.offset + header_size - 4,
-                    found=str(length),
-                )
-            window.need(header_size + length, "a payload")
+        else:
+            need_task(window, form, head)
 
 
-def _refuse_bad_ids(tasks: list[StoredTask], head: QueueHead, offset: int) -> None:
-    """Refuse ids that the queue never gave out. That none stands twice shows when they are restored."""
-    for task_id, _, _ in tasks:
-        if not 1 <= task_id <= head.last_id:
-            raise CorruptData(
-                f"an id that queue {head.name!r} never gave out",
-                offset=offset,
-                expected=f"1 to {head.last_id}",
-                found=str(task_id),
-            )
+def need_task(window: Window, form: QueueForm, head: QueueHead) -> None:
+    """Make the window's next task available, whose header is; raise ``BadData`` for one that cannot be.
+
+    An id must be one that the queue gave out. That none stands twice shows when they are restored.
+    """
+    header = form.task_header
+    *ids, _, length = header.unpack_from(window.data, window.used)
+    if length < 0:
+        at = window.offset + header.size - 4
+        raise CorruptData("negative length of a payload", offset=at, found=str(length))
+    window.need(header.size + length, "a payload")
+    if any(not 1 <= task_id <= head.last_id for task_id in ids):
+        raise CorruptData(
+            f"an id that queue {head.name!r} never gave out",
+            offset=window.offset,
+            expected=f"1 to {head.last_id}",
+            found=str(ids[0]),
+        )

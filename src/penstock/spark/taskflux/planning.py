@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from penstock.errors import Compacted
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.snapshot import SnapshotLayout
 from penstock.model import SnapshotPoint
-from penstock.spark.columns import Op, Table
+from penstock.spark.columns import OK, Op, Table
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
-from penstock.spark.options import ReadOptions
-from penstock.tools.history import History, survey
+from penstock.spark.options import Mode, ReadOptions
+from penstock.tools.history import History, read_history, survey
 from penstock.tools.target import FAMILY, LogFile, Target
 
 ROW_SIZE: Final = 1
@@ -31,11 +34,10 @@ class LogPlan:
     layout: str  # by name: an enumeration's member is pickled with all that it holds
     first: int  # index of the file's first record
     start: int
-    stop: int  # None cannot be: a file that grows is read up to the size it had
-    size: int
-    commit: (
-        int | None
-    )  # entries behind it are not known to be committed; None: nothing is known of that
+    stop: int
+    size: int  # a file that grows is read up to the size it had
+    # Entries behind it are not known to be committed; None: nothing is known of that.
+    commit: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +65,58 @@ class StatePlan:
 
 
 def plan_source(source: str, target: Target, options: ReadOptions, filters: Filters) -> list[Piece]:
-    """Return the pieces of one directory or file."""
+    """Return the pieces of one directory or file. Raises ``PenstockError`` for what no task could read."""
     if options.table is Table.TASKS:
-        return [_piece(source, target.size, StatePlan(path=str(target.path)))]
-    history = survey(target)
+        return _state_pieces(source, target, options)
+    # Segments that cannot match are not even opened for their headers.
+    ends = _ends(target)
+    wanted = [log for log in target.logs if _is_wanted(source, log, ends[log.path], filters)]
+    history = survey(replace(target, logs=tuple(wanted)))
     pieces: list[Piece] = []
-    if options.table is Table.ENTRIES:
-        rows = (*_metadata_rows(source, history), *_unreadable_rows(source, history))
-        if rows:
-            pieces.append(_piece(source, ROW_SIZE, RowsPlan(rows=rows)))
+    rows = (*_metadata_rows(source, history), *_unreadable_rows(source, history))
+    rows = tuple(row for row in rows if _is_row_wanted(row, options, filters))
+    if rows:
+        pieces.append(_piece(source, ROW_SIZE, RowsPlan(rows=rows)))
     pieces += _snapshot_pieces(source, history, filters)
-    pieces += _log_pieces(source, history, options, filters)
+    pieces += _log_pieces(source, history, options, filters, ends)
     return pieces
+
+
+def _state_pieces(source: str, target: Target, options: ReadOptions) -> list[Piece]:
+    """Return the one piece of a source's state. Raises ``PenstockError`` for a state that cannot be told."""
+    history = read_history(target)
+    # Variant 1a may tell by its log alone what the snapshot covers.
+    is_known = not target.logs or target.logs[0].layout is not LogLayout.ONE_A
+    if is_known and options.at is not None and options.at < history.covered:
+        raise Compacted(
+            f"{target.path}: entry {options.at} is covered by the snapshot, which holds the state after"
+            f" entry {history.covered}; ask for that one or a later one"
+        )
+    return [_piece(source, target.size, StatePlan(path=str(target.path)))]
+
+
+def _ends(target: Target) -> dict[Path, int | None]:
+    """Return the index behind each log file's entries, as the next one's name tells it."""
+    following = [*(log.first for log in target.logs[1:]), None]
+    return {log.path: end for log, end in zip(target.logs, following, strict=False)}
+
+
+def _is_wanted(source: str, log: LogFile, end: int | None, filters: Filters) -> bool:
+    """Return whether a log file may hold rows that are wanted, as far as its name tells."""
+    if filters.paths is not None and shown_path(source, log.path) not in filters.paths:
+        return False
+    if filters.ops is not None and not filters.ops - {Op.QUEUE, Op.TASK}:
+        return False
+    return log.first is None or filters.wants_indexes(log.first, end)
+
+
+def _is_row_wanted(row: dict[str, object], options: ReadOptions, filters: Filters) -> bool:
+    """Return whether a row without index, op and queue is wanted."""
+    if filters.paths is not None and row["path"] not in filters.paths:
+        return False
+    if row["status"] != OK and options.mode is Mode.FAILFAST:
+        return True  # It is there to fail: what a file that cannot be read holds may be wanted.
+    return options.table is Table.ENTRIES and filters.is_open
 
 
 def _piece(source: str, size: int, plan: object) -> Piece:
@@ -82,8 +124,14 @@ def _piece(source: str, size: int, plan: object) -> Piece:
 
 
 def shown_path(source: str, path: Path) -> str:
-    """Return a file's path as rows have it: under its source, or its name if it is the source."""
-    return str(path.relative_to(source)) if path != Path(source) else path.name
+    """Return a file's path as rows have it: under its source, or its name if it is the source.
+
+    Of a node's directory of segments the other files are its neighbours: their paths begin with dots.
+    """
+    text, root = str(path), source.rstrip("/") + "/"
+    if text == source:
+        return path.name
+    return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
 
 
 def _snapshot_pieces(source: str, history: History, filters: Filters) -> list[Piece]:
@@ -100,21 +148,18 @@ def _snapshot_pieces(source: str, history: History, filters: Filters) -> list[Pi
 
 
 def _log_pieces(
-    source: str, history: History, options: ReadOptions, filters: Filters
+    source: str,
+    history: History,
+    options: ReadOptions,
+    filters: Filters,
+    ends: Mapping[Path, int | None],
 ) -> list[Piece]:
     pieces: list[Piece] = []
-    logs = history.target.logs
-    unreadable = {one.path for one in history.unreadable if one.kind == "log"}
-    for number, log in enumerate(logs):
-        if log.path in unreadable:
-            continue
-        following = logs[number + 1].first if number + 1 < len(logs) else None
+    for log in history.target.logs:  # also those without a header: their records stand all the same
         first = history.first if log.first is None else log.first
+        if not filters.wants_indexes(first, ends[log.path]):
+            continue
         shown = shown_path(source, log.path)
-        if filters.paths is not None and shown not in filters.paths:
-            continue
-        if not filters.wants_indexes(first, following):
-            continue
         for start, stop in _ranges(log, options.split_size):
             plan = LogPlan(
                 path=str(log.path),

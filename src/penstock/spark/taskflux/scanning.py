@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import CorruptData
 from penstock.formats.taskflux import commands, deltas
 from penstock.formats.taskflux.entries import BAD_OP
+from penstock.formats.taskflux.extension_scan import scan_extensions
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.model import RESERVED_PREFIX
@@ -19,6 +21,7 @@ from penstock.spark.columns import OK, Kind, Op, Table, schema_of
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
+from penstock.spark.taskflux import extensions
 from penstock.spark.taskflux.planning import (
     LogPlan,
     RowsPlan,
@@ -36,14 +39,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_EXTENSION: Final = 0xFE  # our code for an entry whose queue's name is reserved for us
 _DELTAS: Final[Mapping[int, str | None]] = {
     0: None,
     deltas.CREATE: Op.CREATE,
     deltas.DELETE: Op.DELETE,
     deltas.ADD: Op.ADD,
     deltas.REMOVE: Op.REMOVE,
-    _EXTENSION: Op.EXTENSION,
+    **extensions.OPS,
     BAD_OP: None,
 }
 _COMMANDS: Final[Mapping[int, str | None]] = {
@@ -57,14 +59,21 @@ _COMMANDS: Final[Mapping[int, str | None]] = {
     BAD_OP: None,
 }
 _CHANGES: Final = frozenset(
-    (Op.CREATE, Op.DELETE, Op.ADD, Op.REMOVE, Op.ENQUEUE, Op.DEQUEUE, Op.EXTENSION)
+    (Op.CREATE, Op.DELETE, Op.ADD, Op.REMOVE, Op.ENQUEUE, Op.DEQUEUE, *extensions.OPS.values())
 )
 _BAD_DELTA: Final = len(Status)  # our code for a whole record whose payload means nothing
-_STATUSES: Final = {int(status): status.word for status in Status} | {_BAD_DELTA: "bad-delta"}
+_BAD_EXTENSION: Final = _BAD_DELTA + 1  # a delta of ours that means nothing
+_STATUSES: Final = {int(status): status.word for status in Status} | {
+    _BAD_DELTA: "bad-delta",
+    _BAD_EXTENSION: "bad-delta",
+}
 _REASONS: Final[Mapping[int, str | None]] = (
     {int(Status.OK): None}
     | {int(status): reason for status, reason in REASONS.items()}
-    | {_BAD_DELTA: "neither a delta nor a command"}
+    | {
+        _BAD_DELTA: "neither a delta nor a command",
+        _BAD_EXTENSION: "an extension that means nothing",
+    }
 )
 _KINDS: Final = {0: Kind.DAMAGE, 1: Kind.ENTRY}
 
@@ -97,6 +106,7 @@ def _read_rows(
         raise CorruptData(str(bad[0]["reason"]))
     if options.mode is Mode.DROPMALFORMED:
         rows = [row for row in rows if row["status"] == OK]
+    assert not rows or options.table is Table.ENTRIES
     schema = pa.schema([schema_of(options.table).field(name) for name in columns])
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
@@ -114,9 +124,16 @@ class _Place:
     index: int | None  # None behind damage of unknown extent
 
 
-_PLACES_MAX: Final = 256
-_places: OrderedDict[tuple[str, int, int], dict[int, _Place]] = OrderedDict()
-"""The first boundary behind each place where a scan was told to stop, for some files: a worker reads many splits."""
+_FILES_MAX: Final = 64
+_PLACES_MAX: Final = 4096
+_STEADY_NS: Final = 2 * 10**9  # a file that was written to just now may be, once more, unseen
+
+_File = tuple[str, int, int, int]  # path, inode, time of the last change, size
+_places: OrderedDict[_File, dict[int, _Place]] = OrderedDict()
+"""The first boundary behind each place where a scan was told to stop, for some files: a worker reads many splits.
+
+Only of files at rest: one that is still written to may be of another content when it is read again, at the same size.
+"""
 
 
 def _read_log(
@@ -125,44 +142,68 @@ def _read_log(
     layout = layout_of(plan.layout)
     builder = _Builder(source, plan, layout, options, filters, columns)
     with opened(Path(plan.path)) as file:
+        known = _known_places(plan)
         size = min(plan.size, file.size())
-        place = _find_place(file, plan, layout, size)
+        place = _find_place(file, plan, layout, size, filters, known)
+        if place is None:
+            return
         walk = _Walk(layout, place)
         for batch in walk.over(file, plan.stop, size):
-            if filters.last is not None and walk.before is not None and walk.before > filters.last:
+            if _is_behind(walk, filters):
                 return
             built = builder.build(batch, walk.indexes)
             if built is not None:
                 yield built
-        _remember(file, plan, plan.stop, walk.place)
+        _remember(known, plan.stop, walk.place, size)
 
 
-def _key(file: File, plan: LogPlan) -> tuple[str, int, int]:
-    return plan.path, plan.first, file.size()
+def _is_behind(walk: _Walk, filters: Filters) -> bool:
+    """Return whether all that a walk finds from here on is behind what is wanted."""
+    return filters.last is not None and walk.before is not None and walk.before > filters.last
 
 
-def _remember(file: File, plan: LogPlan, at: int, place: _Place) -> None:
-    _places.setdefault(_key(file, plan), {})[at] = place
-    _places.move_to_end(_key(file, plan))
-    while len(_places) > _PLACES_MAX:
+def _known_places(plan: LogPlan) -> dict[int, _Place]:
+    """Return the places that are known of a file; what is added to them is known to the next split."""
+    found = Path(plan.path).stat()
+    if time.time_ns() - found.st_mtime_ns < _STEADY_NS:
+        return {}
+    key = plan.path, found.st_ino, found.st_mtime_ns, plan.size
+    known = _places.setdefault(key, {})
+    _places.move_to_end(key)
+    while len(_places) > _FILES_MAX:
         _places.popitem(last=False)
+    return known
 
 
-def _find_place(file: File, plan: LogPlan, layout: LogLayout, size: int) -> _Place:
-    """Return the first boundary at or behind a split's start.
+def _remember(known: dict[int, _Place], at: int, place: _Place, size: int) -> None:
+    # The end of a file is no place to begin at: it may only be where its zeros began.
+    if place.position < size and len(known) < _PLACES_MAX:
+        known[at] = place
+
+
+def _find_place(
+    file: File,
+    plan: LogPlan,
+    layout: LogLayout,
+    size: int,
+    filters: Filters,
+    known: dict[int, _Place],
+) -> _Place | None:
+    """Return the first boundary at or behind a split's start; ``None`` if all that is wanted stands before it.
 
     Records carry no index, and only a scan from the file's beginning tells a boundary from what looks like
     one inside a payload; so the way there is scanned, from the nearest place that is known.
     """
-    known = {layout.header_size: _Place(layout.header_size, 0, plan.first)}
-    known |= _places.get(_key(file, plan), {})
-    place = known[max(at for at in known if at <= plan.start)]
+    place = _Place(layout.header_size, 0, plan.first)
+    nearest = max((at for at in known if at <= plan.start), default=None)
+    place = place if nearest is None else known[nearest]
     if place.position < plan.start:
         walk = _Walk(layout, place)
         for _ in walk.over(file, plan.start, size):
-            pass
+            if _is_behind(walk, filters):
+                return None
         place = walk.place
-        _remember(file, plan, plan.start, place)
+        _remember(known, plan.start, place, size)
     return place
 
 
@@ -259,9 +300,12 @@ class _Builder:
         return self._of_queues(built, rows)
 
     def _fail_fast(self, rows: _Rows) -> None:
-        if self._options.mode is not Mode.FAILFAST or not (rows.status != int(Status.OK)).any():
+        if self._options.mode is not Mode.FAILFAST:
             return
-        first = int((rows.status != int(Status.OK)).argmax())
+        is_bad = self._is_in_the_way(rows)
+        if not is_bad.any():
+            return
+        first = int(is_bad.argmax())
         status = int(rows.status[first])
         index = f"entry {rows.index[first]}, " if rows.has_index[first] else ""
         raise CorruptData(
@@ -269,6 +313,17 @@ class _Builder:
             path=self._plan.path,
             offset=int(rows.offset[first]),
         )
+
+    def _is_in_the_way(self, rows: _Rows) -> NDArray[np.bool_]:
+        """Return which rows are damage that may have been an entry of the range that is wanted."""
+        first, last = self._filters.first, self._filters.last
+        found: NDArray[np.bool_] = rows.status != int(Status.OK)
+        if last is not None:
+            found &= ~(rows.has_index & (rows.index > last))
+        if first is not None:
+            # A gap of unknown extent before the range may reach into it; a single record does not.
+            found &= ~(rows.has_index & (rows.index < first) & (rows.is_record == 1))
+        return found
 
     def _wanted(self, rows: _Rows) -> NDArray[np.bool_] | None:
         """Return which rows to keep, by what costs nothing to ask; ``None``: all."""
@@ -318,6 +373,7 @@ class _Builder:
             "key": lambda r: arrow.numbers(r.key, r.has_key),
             "task_id": lambda r: arrow.numbers(r.task_id, r.has_id),
             "payload": self._payload,
+            "properties": self._properties,
             "status": lambda r: arrow.words(r.status, _STATUSES),
             "reason": lambda r: arrow.words(r.status, _REASONS),
         }
@@ -340,6 +396,19 @@ class _Builder:
             rows.data, rows.payload_offset, rows.payload_size, rows.has_payload, pa.binary()
         )
 
+    def _properties(self, rows: _Rows) -> pa.Array:
+        import numpy as np
+
+        contents = self._layout.contents
+        create = commands.CREATE if contents is Contents.COMMANDS else deltas.CREATE
+        creates = [
+            (row, rows.data[rows.body_offset[row] :][: rows.body_size[row]].tobytes())
+            for row in np.flatnonzero(rows.op == create).tolist()
+        ]
+        found = extensions.extension_properties(rows.extensions, rows.extension)
+        found += extensions.policy_properties(creates, contents)
+        return extensions.properties(found, len(rows))
+
 
 class _Rows:
     """A batch of entries as a table needs it: one array a field, and what each row has of it."""
@@ -354,18 +423,26 @@ class _Rows:
 
         pieces, changes = batch.entries.pieces, batch.entries.changes
         is_record = _is_record(batch, layout)
-        op = changes.op
-        is_bad = op == BAD_OP
         is_extension = _is_extension(batch, layout)
+        self.body_offset = pieces.offset + layout.record_header.size
+        self.body_size = pieces.length
+        starts = self.body_offset[is_extension]
+        self.extensions = scan_extensions(batch.data, starts, starts + pieces.length[is_extension])
+        # The place of each row among the extensions; -1 for what is none.
+        self.extension = np.where(is_extension, np.cumsum(is_extension) - 1, -1)
+        op = changes.op.copy()
+        op[is_extension] = extensions.codes(self.extensions)
+        is_bad = op == BAD_OP
         by_id = layout.contents is Contents.DELTAS_BY_ID
         self.data = batch.data
         self.offset = pieces.offset + batch.base
         self.size = pieces.size
-        self.status = np.where(is_bad, _BAD_DELTA, pieces.status)
+        bad_status = np.where(is_extension, _BAD_EXTENSION, _BAD_DELTA)
+        self.status = np.where(is_bad, bad_status, pieces.status)
         self.term = pieces.term
         self.index, self.has_index = indexes
         self.is_record = is_record.astype(np.int64)
-        self.op = np.where(is_extension, _EXTENSION, op)
+        self.op = op
         self.everywhere = np.ones(len(pieces), dtype=np.bool_)
         self.queue_offset, self.queue_size = changes.queue_offset, changes.queue_size
         is_list = layout.contents is Contents.COMMANDS and op == commands.LIST
@@ -375,12 +452,11 @@ class _Rows:
         self.has_key = has_payload.copy()
         self.has_id = (op == deltas.REMOVE) & by_id
         # What means nothing, or what only we understand, is shown as it stands.
-        body = layout.record_header.size
         is_raw = (is_bad | is_extension | ((pieces.status != int(Status.OK)) & is_record)) & (
             pieces.length > 0
         )
         self.has_payload = has_payload | is_raw
-        self.payload_offset = np.where(is_raw, pieces.offset + body, changes.payload_offset)
+        self.payload_offset = np.where(is_raw, self.body_offset, changes.payload_offset)
         self.payload_size = np.where(is_raw, pieces.length, changes.payload_size)
 
     def __len__(self) -> int:
@@ -390,7 +466,8 @@ class _Rows:
         """Return some of the rows."""
         chosen = object.__new__(_Rows)
         for name, value in vars(self).items():
-            setattr(chosen, name, value if name == "data" else value[wanted])
+            is_shared = name in ("data", "extensions")
+            setattr(chosen, name, value if is_shared else value[wanted])
         return chosen
 
 

@@ -1,20 +1,15 @@
-"""A snapshot of TaskFlux's as rows: its queues and their tasks."""
+"""A snapshot of TaskFlux's as rows: its queues and their tasks. No task is ever an object here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData
 from penstock.formats.taskflux import notes
-from penstock.formats.taskflux.snapshot import (
-    Batch,
-    SnapshotHeader,
-    SnapshotLayout,
-    decode_snapshot,
-    encode_head,
-)
+from penstock.formats.taskflux.snapshot import SnapshotHeader, SnapshotLayout, encode_head
+from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
 from penstock.model import QueueHead
 from penstock.spark import arrow
 from penstock.spark.columns import OK, Kind, Op, Table, schema_of
@@ -26,8 +21,10 @@ from penstock.tools.target import FAMILY, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _QUEUES_PER_BATCH: Final = 1024
+"""Heads that make up a batch where queues without tasks follow each other: each is a few hundred bytes."""
 
 
 def read(
@@ -38,75 +35,89 @@ def read(
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot; damage is the last of them."""
-    import pyarrow.compute as pc
-
-    reading = _Reading(source, plan, columns, options.table)
+    reading = _Reading(source, plan, columns, options.table, filters)
     try:
-        for built in reading.batches():
-            if filters.queues is not None or filters.ops is not None:
-                mask = None
-                for name, wanted in (("queue", filters.queues), ("op", filters.ops)):
-                    if wanted is None:
-                        continue
-                    test = pc.is_in(built[name], value_set=_strings(wanted))
-                    mask = test if mask is None else pc.and_(mask, test)
-                built = built.filter(mask)
-            if built.num_rows:
-                yield built.select(list(columns))
+        yield from reading.batches()
     except BadData as error:
         if options.mode is Mode.FAILFAST:
             raise
-        if options.mode is Mode.PERMISSIVE and options.table is Table.ENTRIES:
+        is_told = options.mode is Mode.PERMISSIVE and options.table is Table.ENTRIES
+        if is_told and filters.is_open:
             yield reading.damage(error)
-
-
-def _strings(values: frozenset[str]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(sorted(values), pa.string())
 
 
 class _Reading:
     """One pass over a snapshot file."""
 
     def __init__(
-        self, source: str, plan: SnapshotPlan, columns: Sequence[str], table: Table
+        self,
+        source: str,
+        plan: SnapshotPlan,
+        columns: Sequence[str],
+        table: Table,
+        filters: Filters,
     ) -> None:
+        import pyarrow as pa
+
         self._source = source
         self._plan = plan
         self._wanted = columns
         self._layout = SnapshotLayout[plan.layout]
-        self._schema = schema_of(Table.ENTRIES)
+        schema = schema_of(Table.ENTRIES)
+        self._schema = pa.schema([schema.field(name) for name in columns])
         self._table = table
+        self._filters = filters
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        form = self._layout.form
+        """Yield the rows that are wanted. Raises ``BadData`` behind the last that could be read."""
+        heads: list[dict[str, Any]] = []
+        try:
+            for row in self._scan():
+                is_task = isinstance(row, TaskColumns)
+                if heads and (is_task or len(heads) == _QUEUES_PER_BATCH):
+                    yield self._built(heads)
+                    heads = []
+                if isinstance(row, TaskColumns):
+                    yield self._tasks(row)
+                else:
+                    heads.append(row)
+        except BadData:
+            if heads:
+                yield self._built(heads)
+            raise
+        if heads:
+            yield self._built(heads)
+
+    def _scan(self) -> Iterator[dict[str, Any] | TaskColumns]:
+        """Yield the row of each queue and the columns of its tasks, as far as they are wanted."""
+        # A head is as long as its encoding; where tasks stand they say themselves.
         offset = self._layout.state_offset + 4 * self._layout.is_counted
-        queue = ""
         with opened(Path(self._plan.path)) as file:
-            for event in decode_snapshot(file.read, file.size(), self._layout):
-                if isinstance(event, SnapshotHeader):
-                    continue
-                if isinstance(event, QueueHead):
-                    queue = event.name
-                    size = len(encode_head(event, form))
-                    if queue != notes.QUEUE or self._table is Table.ENTRIES:
+            for event in scan_snapshot(file.read, file.size(), self._layout):
+                if isinstance(event, TaskColumns):
+                    if self._wants(Op.TASK, event.head):
+                        yield event
+                    offset = event.base + int(event.offset[-1] + event.size[-1])
+                elif not isinstance(event, SnapshotHeader):
+                    size = len(encode_head(event, self._layout.form))
+                    if self._wants(Op.QUEUE, event):
                         yield self._head(event, offset, size)
                     offset += size
-                    continue
-                built, size = self._tasks(event, queue, offset)
-                if queue != notes.QUEUE or self._table is Table.ENTRIES:
-                    yield built
-                offset += size
 
-    def _head(self, head: QueueHead, offset: int, size: int) -> pa.RecordBatch:
-        import pyarrow as pa
+    def _wants(self, op: Op, head: QueueHead) -> bool:
+        filters = self._filters
+        if head.name == notes.QUEUE and self._table is not Table.ENTRIES:
+            return False
+        if filters.ops is not None and op not in filters.ops:
+            return False
+        return filters.queues is None or head.name in filters.queues
 
+    def _head(self, head: QueueHead, offset: int, size: int) -> dict[str, Any]:
         properties = {name: str(value) for name, value in policy_fields(head.policy).items()}
         properties["count"] = str(head.count)
         if self._layout.form.has_ids:
             properties["last_id"] = str(head.last_id)
-        row = self._place() | {
+        return self._place() | {
             "kind": Kind.QUEUE,
             "op": Op.QUEUE,
             "offset": offset,
@@ -114,28 +125,36 @@ class _Reading:
             "queue": head.name,
             "properties": list(properties.items()),
         }
-        return pa.RecordBatch.from_pylist([row], schema=self._schema)
 
-    def _tasks(self, batch: Batch, queue: str, offset: int) -> tuple[pa.RecordBatch, int]:
+    def _tasks(self, tasks: TaskColumns) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
 
-        ids, keys, payloads = zip(*batch.tasks, strict=True)
-        sizes = np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
-        sizes += self._layout.form.task_header.size
-        count = len(sizes)
-        made: dict[str, pa.Array] = {
-            "offset": pa.array(offset + np.concatenate(([0], np.cumsum(sizes[:-1])))),
-            "size": pa.array(sizes),
-            "task_id": pa.array(np.array(ids, dtype=np.uint64).view(np.int64)),
-            "key": pa.array(np.array(keys, dtype=np.int64)),
-            "payload": pa.array(payloads, pa.binary()),
+        everywhere = np.ones(len(tasks), dtype=np.bool_)
+
+        def payload() -> pa.Array:
+            return arrow.stretches(
+                tasks.data, tasks.payload_offset, tasks.payload_size, everywhere, pa.binary()
+            )
+
+        def of(values: NDArray[Any]) -> Callable[[], pa.Array]:
+            return lambda: arrow.numbers(values, everywhere)
+
+        makers: dict[str, Callable[[], pa.Array]] = {
+            "offset": of(tasks.offset + tasks.base),
+            "size": of(tasks.size),
+            "task_id": of(tasks.task_id.view(np.int64)),
+            "key": of(tasks.key),
+            "payload": payload,
         }
-        constants = self._place() | {"kind": Kind.TASK, "op": Op.TASK, "queue": queue}
-        for field in self._schema:
-            if field.name not in made:
-                made[field.name] = arrow.same(constants.get(field.name), count, field.type)
-        return arrow.batch(made, self._schema.names), int(sizes.sum())
+        constants = self._place() | {"kind": Kind.TASK, "op": Op.TASK, "queue": tasks.head.name}
+        made = {
+            field.name: makers[field.name]()
+            if field.name in makers
+            else arrow.same(constants.get(field.name), len(tasks), field.type)
+            for field in self._schema
+        }
+        return arrow.batch(made, self._wanted)
 
     def _place(self) -> dict[str, Any]:
         return {
@@ -147,10 +166,13 @@ class _Reading:
             "status": OK,
         }
 
-    def damage(self, error: BadData) -> pa.RecordBatch:
-        """Return the row of what cannot be read."""
+    def _built(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
         import pyarrow as pa
 
+        return pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+    def damage(self, error: BadData) -> pa.RecordBatch:
+        """Return the row of what cannot be read."""
         row = self._place() | {
             "kind": Kind.DAMAGE,
             "offset": error.offset,
@@ -159,4 +181,4 @@ class _Reading:
             "status": "bad-snapshot",
             "reason": str(error),
         }
-        return pa.RecordBatch.from_pylist([row], schema=self._schema).select(list(self._wanted))
+        return self._built([row])

@@ -1,0 +1,299 @@
+"""The commands over files with Spark: run, tasks, snapshot, audit, migrate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.output import Exit, emit, say
+from penstock.errors import DependencyMissing, InvalidValue, PathRefused
+from penstock.formats.taskflux.generation import Generation
+from penstock.tools.rows import encode_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class TableFormat(StrEnum):
+    """How tables are stored."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+class FileFormat(StrEnum):
+    """What a directory is written as."""
+
+    TASKFLUX_2 = "taskflux-2"
+    TASKFLUX_3 = "taskflux-3"
+
+
+InOption = Annotated[
+    list[str],
+    typer.Option("--in", metavar="PATH", help="A directory, a file or a pattern; may be repeated."),
+]
+OneInOption = Annotated[
+    str, typer.Option("--in", metavar="PATH", help="A data directory, or one file of it.")
+]
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIR", readable=False, help="Where the result goes.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="A Spark cluster; without it, all cores of this machine."
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting for Spark; may be repeated."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but what is wrong.")]
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", metavar="INDEX", min=-1, help="The state after this entry; the last one."),
+]
+UncommittedOption = Annotated[
+    bool, typer.Option("--uncommitted", help="Include entries behind the commit index.")
+]
+
+
+@contextmanager
+def _spark(master: str | None, conf: list[str] | None, *, quiet: bool) -> Iterator[SparkSession]:
+    """Run Spark for one command. Raises ``DependencyMissing``."""
+    settings = {}
+    for one in conf or []:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise InvalidValue(f"--conf {one!r} is not KEY=VALUE")
+        settings[key] = value
+    try:
+        from penstock.spark.session import session
+    except ImportError:
+        raise DependencyMissing(
+            "this needs Spark; install it with: pip install 'penstock[spark]'"
+        ) from None
+    started = time.perf_counter()
+    spark, java = session(master, settings=settings, quiet=True)
+    if not quiet:
+        where = spark.sparkContext.master
+        say(
+            f"Spark {spark.version} on {where}, {java.words},"
+            f" up in {time.perf_counter() - started:.1f} s"
+        )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _teller(quiet: bool) -> Any:
+    return (lambda _: None) if quiet else say
+
+
+def run(
+    paths: InOption,
+    out: OutOption,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Read only what is new since the last run.")
+    ] = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="The sources are copies of one log: compare them.")
+    ] = False,
+    table_format: Annotated[
+        TableFormat, typer.Option("--format", help="How the tables are stored.")
+    ] = TableFormat.PARQUET,
+    uncommitted: UncommittedOption = False,
+    report: Annotated[bool, typer.Option(help="Make a page of the tables.")] = True,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Turn files into tables: entries, tasks, lifecycles, depth, damage and more, and a page about them.
+
+    The tables of a run that was killed are never seen; those of the last one stay.
+
+    \b
+    Examples:
+      penstock pipeline run --in node --out tables
+      penstock pipeline run --in node --out tables --incremental
+      penstock pipeline run --in 'replica-*' --out tables --replicas --master spark://host:7077
+    """
+    with _spark(master, conf, quiet=quiet) as spark:
+        from penstock.spark.pipeline.run import run as run_pipeline
+
+        outcome = run_pipeline(
+            spark,
+            paths,
+            out,
+            incremental=incremental,
+            replicas=replicas,
+            uncommitted=uncommitted,
+            delta=table_format is TableFormat.DELTA,
+            made_at=datetime.now(UTC) if report else None,
+            report=report,
+            say=_teller(quiet),
+        )
+    page = outcome.run.home / "report.html"
+    is_wrong = any(outcome.rows[name] for name in ("damage", "gaps", "divergence"))
+    emit(
+        {
+            "tables": str(out / "current"),
+            "report": str(out / "current" / "report.html") if page.exists() else None,
+            "rows": outcome.rows,
+            "continued": outcome.continued,
+            "seconds": round(outcome.seconds, 1),
+        }
+    )
+    raise typer.Exit(Exit.DAMAGE if is_wrong else Exit.OK)
+
+
+def tasks(
+    path: OneInOption,
+    at: AtOption = None,
+    uncommitted: UncommittedOption = False,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this queue; '' is the default queue.")
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Print what the queues held after an entry, each in its order of delivery; computed, not replayed.
+
+    \b
+    Examples:
+      penstock pipeline tasks --in node --at 2
+      penstock pipeline tasks --in node --queue orders --quiet
+    """
+    with _spark(master, conf, quiet=quiet) as spark:
+        from penstock.spark.pipeline.moment import moment
+
+        found = moment(spark, path, at, uncommitted=uncommitted)
+        rows = found.tasks if queue is None else found.tasks.where(found.tasks.queue == queue)
+        has_ids = not found.source.by_value
+        for row in rows.orderBy("queue", "key", "task_id").toLocalIterator(prefetchPartitions=True):
+            told = {"queue": row["queue"], "key": row["key"]}
+            told["payload"] = encode_payload(bytes(row["payload"]))
+            emit(told | {"id": row["task_id"]} if has_ids else told)
+
+
+def snapshot(
+    path: OneInOption,
+    out: OutOption,
+    at: AtOption = None,
+    form: Annotated[
+        FileFormat, typer.Option("--format", help="What the directory is written as.")
+    ] = FileFormat.TASKFLUX_3,
+    uncommitted: UncommittedOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the state after an entry as a new directory that a node starts from.
+
+    \b
+    Examples:
+      penstock pipeline snapshot --in node --at 2 --out then
+      penstock serve --data then
+    """
+    with _spark(master, conf, quiet=quiet) as spark:
+        from penstock.spark.pipeline.moment import moment
+        from penstock.spark.pipeline.snapshot import write_snapshot
+
+        found = moment(spark, path, at, uncommitted=uncommitted)
+        queues, count = write_snapshot(found, out, generation=_generation(form))
+    emit(
+        {
+            "out": str(out),
+            "index": found.index,
+            "term": found.term,
+            "queues": queues,
+            "tasks": count,
+        }
+    )
+
+
+def _generation(form: FileFormat) -> Generation:
+    return Generation.TWO if form is FileFormat.TASKFLUX_2 else Generation.THREE
+
+
+def audit(
+    paths: Annotated[list[str], typer.Argument(metavar="DIR...", help="Copies of one log.")],
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check copies of one log: each for damage and gaps, and one against the other.
+
+    Prints what is wrong as rows, nothing if all is well. Entries are compared up to the last that all have.
+
+    \b
+    Examples:
+      penstock pipeline audit replica-1 replica-2 replica-3
+    """
+    with _spark(master, conf, quiet=quiet) as spark:
+        from penstock.spark.pipeline.audit import audit as audit_replicas
+
+        found = audit_replicas(spark, paths)
+        count = 0
+        for table in ("damage", "gaps", "divergence"):
+            rows: DataFrame = getattr(found, table)
+            for row in rows.toLocalIterator():
+                emit({"table": table} | row.asDict())
+                count += 1
+    if not quiet:
+        say(
+            f"{len(found.sources)} copies, compared up to entry {found.compared}:"
+            f" {count} places are wrong"
+        )
+    raise typer.Exit(Exit.DAMAGE if count else Exit.OK)
+
+
+def migrate(
+    path: Annotated[str, typer.Option("--from", metavar="PATH", help="A data directory.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="HOST:PORT|DIR", help="A live node, or a new directory.")
+    ],
+    form: Annotated[
+        FileFormat, typer.Option("--format", help="What a directory is written as.")
+    ] = FileFormat.TASKFLUX_3,
+    at: AtOption = None,
+    uncommitted: UncommittedOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Put what waits in one place into another; one that was cut off can be repeated, and doubles nothing.
+
+    \b
+    Examples:
+      penstock pipeline migrate --from old --to new-node --format taskflux-3
+      penstock pipeline migrate --from old --to localhost:2602
+    """
+    with _spark(master, conf, quiet=quiet) as spark:
+        from penstock.spark.pipeline.migrate import to_directory, to_node
+        from penstock.spark.pipeline.moment import moment
+
+        found = moment(spark, path, at, uncommitted=uncommitted)
+        if _is_address(to):
+            queues, count = to_node(found, to, _teller(quiet))
+        else:
+            queues, count = to_directory(found, Path(to), _generation(form))
+    emit({"to": to, "index": found.index, "queues": queues, "tasks": count})
+
+
+def _is_address(to: str) -> bool:
+    host, colon, port = to.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        return True
+    if colon and not Path(to).parent.exists():
+        raise PathRefused(f"{to}: neither HOST:PORT nor a place for a new directory")
+    return False

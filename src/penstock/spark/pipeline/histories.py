@@ -1,0 +1,228 @@
+"""What became of every task, by joins and aggregates: nothing here replays entries in order.
+
+A queue lives from its creation to its deletion, and may be created again; ``born`` is the index of its creation,
+-1 if it was there at the beginning. Within a life, tasks get ids in the order in which they were added, so an id is
+a count; a removal names an id, or a value, and then means the oldest equal task. So state is a difference of
+multisets, whatever the order in which it is computed, and an incremental run is a full one cut in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SLICE_SIZE: Final = 64 * 2**20
+"""Bytes of a file whose additions are numbered by one task."""
+
+LIFE: Final = ("source", "queue", "born")
+TASK: Final = (*LIFE, "task_id")
+
+OPEN_SCHEMA: Final = (
+    "source string, queue string, born long, task_id long, key long, payload binary, size long,"
+    " added_index long, failed long"
+)
+"""Tasks that wait: ``added_index`` is null for those of a snapshot; ``failed`` counts deliveries that did not end one."""
+
+LIVES_SCHEMA: Final = (
+    "source string, queue string, born long, until long, number long, last_id long,"
+    " policy map<string,string>"
+)
+"""Queues that live; ``number`` is what our own entries call them by, ``policy`` what they were created with."""
+
+CHANGES: Final = (
+    "source", "log_index", "op", "queue", "key", "task_id", "payload", "properties", "path", "offset",
+)  # fmt: skip
+"""The columns that a change needs here."""
+
+
+class State(NamedTuple):
+    """What is known at an index."""
+
+    open: DataFrame  # the tasks that wait
+    lives: DataFrame  # the queues that live
+
+
+class Advanced(NamedTuple):
+    """What some changes made of a state."""
+
+    histories: DataFrame  # every task that waited or came, with what became of it
+    lives: DataFrame  # every queue that lived, also those that have ended
+
+
+def advance(
+    state: State, changes: DataFrame, *, next_numbers: DataFrame, by_value: Sequence[str] = ()
+) -> Advanced:
+    """Return what became of the tasks of ``state`` and of those that ``changes`` add.
+
+    ``next_numbers`` has, for each source, the number of the queue that it creates next. Sources in ``by_value``
+    remove by value where no extension names an id.
+    """
+    lives = lives_of(state.lives, changes, next_numbers)
+    placed = place(changes.where(F.col("op").isin("add", "remove")), lives)
+    added = number_adds(placed.where("op = 'add'"))
+    candidates = state.open.unionByName(added)
+    removes = placed.where("op = 'remove'")
+    if by_value:
+        removes = name_removed(removes, changes)
+    ended = end_by_id(candidates, removes.where("task_id is not null"))
+    if by_value:
+        is_theirs = F.col("source").isin(*by_value)
+        rest = end_by_value(ended.where(is_theirs), removes.where("task_id is null"))
+        ended = ended.where(~is_theirs).unionByName(rest)
+    ended = end_with_queue(ended, lives)
+    counted = count_failed(ended, changes, lives)
+    return Advanced(counted, _with_last_ids(lives, added))
+
+
+def lives_of(before: DataFrame, changes: DataFrame, next_numbers: DataFrame) -> DataFrame:
+    """Return every life of every queue: those before, and those that creations begin; each with its end."""
+    births = changes.where(F.col("op").isin("create", "delete")).select(
+        "source", "queue", "log_index", "op", F.col("properties").alias("policy")
+    )
+    in_order = Window.partitionBy("source").orderBy("log_index")
+    # The default queue keeps its number: deleting it means its tasks.
+    created = (
+        births.where("op = 'create'")
+        .withColumn("place", F.row_number().over(in_order) - 1)
+        .join(F.broadcast(next_numbers), "source")
+        .withColumn("number", F.col("next_number") + F.col("place"))
+        .select("source", "queue", "log_index", "op", "policy", "number")
+    )
+    deleted = births.where("op = 'delete'").withColumn("number", F.lit(0).cast("long"))
+    known = before.select(
+        "source", "queue", F.col("born").alias("log_index"), F.lit("there").alias("op"), "number",
+        "last_id", "policy",
+    )  # fmt: skip
+    fresh = created.unionByName(deleted).withColumn("last_id", F.lit(0).cast("long"))
+    by_queue = Window.partitionBy("source", "queue").orderBy("log_index")
+    return (
+        known.unionByName(fresh)
+        .withColumn("until", F.lead("log_index").over(by_queue))
+        .where("op != 'delete' or queue = ''")
+        .select(
+            "source", "queue", F.col("log_index").alias("born"), "until", "number", "last_id",
+            "policy",
+        )
+    )  # fmt: skip
+
+
+def place(changes: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return changes of tasks with the life of their queue; what speaks of no living queue is left out."""
+    life = lives.select("source", "queue", "born", "until", "last_id")
+    is_within = (F.col("log_index") > F.col("born")) & (
+        F.col("until").isNull() | (F.col("log_index") < F.col("until"))
+    )
+    joined = changes.join(F.broadcast(life), ["source", "queue"]).where(is_within)
+    return joined.drop("until")
+
+
+def number_adds(adds: DataFrame) -> DataFrame:
+    """Return added tasks with their ids: the count of additions to their queue's life, from its last id on.
+
+    Counted in slices of files, each by itself, and the counts of the slices before: no task sees all of a queue.
+    """
+    sliced = adds.withColumn("slice", F.floor(F.col("offset") / SLICE_SIZE))
+    by_slice = (*LIFE, "path", "slice")
+    counts = sliced.groupBy(*by_slice).agg(
+        F.count("*").alias("count"), F.min("log_index").alias("low")
+    )
+    before = Window.partitionBy(*LIFE).orderBy("low").rowsBetween(Window.unboundedPreceding, -1)
+    counts = counts.withColumn("before", F.coalesce(F.sum("count").over(before), F.lit(0)))
+    within = Window.partitionBy(*by_slice).orderBy("log_index")
+    numbered = sliced.withColumn("within", F.row_number().over(within)).join(
+        F.broadcast(counts.select(*by_slice, "before")), list(by_slice)
+    )
+    return numbered.select(
+        *LIFE,
+        (F.col("last_id") + F.col("before") + F.col("within")).alias("task_id"),
+        "key",
+        "payload",
+        F.length("payload").cast("long").alias("size"),
+        F.col("log_index").alias("added_index"),
+        F.lit(0).cast("long").alias("failed"),
+    )
+
+
+def name_removed(removes: DataFrame, changes: DataFrame) -> DataFrame:
+    """Return removals by value with the id that an entry of ours in front of them names, where there is one."""
+    ids = changes.where("op = 'removing'").select(
+        "source", "log_index", F.posexplode(F.split(F.col("properties")["ids"], ","))
+    )
+    named = ids.select(
+        "source",
+        (F.col("log_index") + 1 + F.col("pos")).alias("log_index"),
+        F.col("col").cast("long").alias("named_id"),
+    )
+    joined = removes.join(named, ["source", "log_index"], "left")
+    return joined.withColumn("task_id", F.coalesce("task_id", "named_id")).drop("named_id")
+
+
+def end_by_id(tasks: DataFrame, removes: DataFrame) -> DataFrame:
+    """Return tasks with the index of the entry that removed each by its id, null where none did."""
+    ends = removes.groupBy(*TASK).agg(F.min("log_index").alias("ended_index"))
+    return tasks.join(ends, list(TASK), "left")
+
+
+def end_by_value(tasks: DataFrame, removes: DataFrame) -> DataFrame:
+    """Return tasks with the index of the entry that removed each by its value: the oldest equal one first.
+
+    A task that was removed by its id was not there for a removal by value, or the other would have met it first.
+    """
+    value = (*LIFE, "key", "payload")
+    by_age = Window.partitionBy(*value).orderBy("task_id")
+    by_turn = Window.partitionBy(*value).orderBy("log_index")
+    left = tasks.where("ended_index is null").drop("ended_index")
+    turns = removes.select(
+        *value, F.row_number().over(by_turn).alias("turn"), F.col("log_index").alias("ended_index")
+    )
+    met = left.withColumn("turn", F.row_number().over(by_age)).join(turns, [*value, "turn"], "left")
+    return tasks.where("ended_index is not null").unionByName(met.drop("turn"))
+
+
+def end_with_queue(tasks: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return tasks with how each ended: ``removed``, or ``deleted`` with its queue; null for one that waits."""
+    ends = lives.where("until is not null").select(*LIFE, "until")
+    joined = tasks.join(F.broadcast(ends), list(LIFE), "left")
+    end = (
+        F.when(F.col("ended_index").isNotNull(), F.lit("removed"))
+        .when(F.col("until").isNotNull(), F.lit("deleted"))
+        .otherwise(F.lit(None))
+    )
+    return joined.select(
+        *TASK, "key", "payload", "size", "added_index", "failed",
+        F.coalesce("ended_index", "until").alias("ended_index"), end.alias("end"),
+    )  # fmt: skip
+
+
+def count_failed(tasks: DataFrame, changes: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return tasks with their failed deliveries counted, as entries of ours tell them."""
+    returned = (
+        changes.where("op = 'returning'")
+        .select(
+            "source",
+            F.col("properties")["queue"].cast("long").alias("number"),
+            F.explode(F.split(F.col("properties")["ids"], ",")).alias("id"),
+            "log_index",
+        )
+        .join(F.broadcast(lives.select(*LIFE, "until", "number")), ["source", "number"])
+        # The default queue has one number in all its lives.
+        .where("log_index > born and (until is null or log_index < until)")
+        .groupBy(*LIFE, F.col("id").cast("long").alias("task_id"))
+        .agg(F.count("*").alias("more"))
+    )
+    joined = tasks.join(returned, list(TASK), "left")
+    failed: Column = F.col("failed") + F.coalesce("more", F.lit(0))
+    return joined.withColumn("failed", failed).drop("more")
+
+
+def _with_last_ids(lives: DataFrame, added: DataFrame) -> DataFrame:
+    counts = added.groupBy(*LIFE).agg(F.count("*").alias("more"))
+    joined = lives.join(F.broadcast(counts), list(LIFE), "left")
+    last_id: Column = F.col("last_id") + F.coalesce("more", F.lit(0))
+    return joined.withColumn("last_id", last_id).drop("more")

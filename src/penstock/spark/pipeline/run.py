@@ -1,0 +1,495 @@
+"""One run of the pipeline: the steps in order, and the tables kept so that a killed run leaves the old ones whole.
+
+An incremental run takes over what an earlier one knows of a source up to an index, checks that the entry there is
+still the same, and reads only the files that go further. It ends in the tables of a full run, because both are one
+``advance`` after the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
+
+from penstock.errors import InvalidValue
+from penstock.spark.pipeline import tables
+from penstock.spark.pipeline.beginning import (
+    NEXT_NUMBERS_SCHEMA,
+    Beginning,
+    from_nothing,
+    from_snapshots,
+)
+from penstock.spark.pipeline.decided import decide
+from penstock.spark.pipeline.delta import write_delta
+from penstock.spark.pipeline.histories import (
+    CHANGES,
+    LIVES_SCHEMA,
+    OPEN_SCHEMA,
+    State,
+    advance,
+)
+from penstock.spark.pipeline.inputs import Source, find_sources
+from penstock.spark.pipeline.reporting import write_report
+from penstock.spark.pipeline.store import Run, Staging, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+
+BY_SOURCE: Final = "by_source"
+BY_QUEUE: Final = "by_queue"
+LOG, REST = "log", "rest"
+CLOSED, OPEN = "closed", "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a source has been read; kept in the manifest."""
+
+    begin: int  # what its history begins behind
+    index: int  # the last entry that the tables know
+    term: int
+    next_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run came to."""
+
+    run: Run
+    sources: list[Source]
+    continued: list[str]  # sources of which only the new part was read
+    rows: dict[str, int]
+    seconds: float
+
+
+def run(
+    spark: SparkSession,
+    paths: Sequence[str],
+    out: Path,
+    *,
+    incremental: bool = False,
+    replicas: bool = False,
+    uncommitted: bool = False,
+    delta: bool = False,
+    report: bool = False,
+    made_at: datetime | None = None,
+    say: Say = lambda _: None,
+) -> Outcome:
+    """Read all sources into tables under ``out``. Raises ``PenstockError``."""
+    started = time.perf_counter()
+    sources = find_sources(paths, uncommitted=uncommitted)
+    if len({source.name for source in sources}) != len(sources):
+        raise InvalidValue("a source is given twice")
+    store = Store(out)
+    previous = store.current() if incremental else None
+    staging = store.begin()
+    work = _Work(spark, sources, staging, previous, say)
+    work.read_entries()
+    work.advance()
+    work.count()
+    work.judge(replicas=replicas)
+    if report:
+        say("making the report")
+        page = write_report(
+            spark,
+            str(staging.home),
+            sources,
+            made_at=made_at,
+            seconds=time.perf_counter() - started,
+        )
+        (staging.home / "report.html").write_text(page)
+    if delta:
+        say("making Delta tables of them")
+        write_delta(staging)
+    manifest = {
+        "sources": {name: asdict(progress) for name, progress in work.progress.items()},
+        "replicas": replicas,
+        "rows": work.rows,
+    }
+    finished = staging.commit(manifest)
+    return Outcome(
+        run=finished,
+        sources=sources,
+        continued=sorted(work.known),
+        rows=work.rows,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def source_directory(name: str) -> str:
+    """Return the name of a source's partitions: short, readable, and no other's."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(name).name)[-40:]
+    return f"{safe or 'source'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class _Work:
+    """A run under way."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sources: list[Source],
+        staging: Staging,
+        previous: Run | None,
+        say: Say,
+    ) -> None:
+        self._spark = spark
+        self._sources = sources
+        self._staging = staging
+        self._previous = previous
+        self._say = say
+        self.rows: dict[str, int] = {}
+        self.progress: dict[str, Progress] = {}
+        self.known = self._continued()
+
+    # What can be taken over.
+
+    def _continued(self) -> dict[str, Progress]:
+        """Return how far each source was read before that can go on from there."""
+        if self._previous is None:
+            return {}
+        told = {
+            name: Progress(**fields) for name, fields in self._previous.manifest["sources"].items()
+        }
+        candidates = {
+            source.name: told[source.name]
+            for source in self._sources
+            # Entries between are gone, or the log was cut back: it is read anew.
+            if source.name in told
+            and not source.is_decided
+            and source.log_first <= told[source.name].index + 1
+            and (source.begin == told[source.name].begin or source.begin > -1)
+            and told[source.name].index >= 0
+        }
+        return {name: p for name, p in candidates.items() if self._is_same(name, p)}
+
+    def _is_same(self, name: str, progress: Progress) -> bool:
+        """Whether the last entry known is still there, and of the same term; a snapshot may cover it now."""
+        found = (
+            self._spark.read.format("penstock")
+            .option("startingIndex", progress.index)
+            .option("endingIndex", progress.index)
+            .load(name)
+            .where("kind = 'entry' and status = 'ok'")
+            .select("term")
+            .take(1)
+        )
+        return bool(found) and found[0]["term"] == progress.term
+
+    def _fresh(self) -> list[Source]:
+        return [source for source in self._sources if source.name not in self.known]
+
+    def _old(self, name: str, schema: str | None = None) -> DataFrame | None:
+        """Return a table of the run before, the sources that go on; ``None`` if there is none."""
+        if self._previous is None or not self.known:
+            return None
+        if not any(Path(self._previous.table(name)).rglob("*.parquet")):
+            return None
+        reader = self._spark.read
+        if schema is not None:
+            reader = reader.schema(schema)
+        table = reader.parquet(self._previous.table(name))
+        return table.where(F.col("source").isin(*self.known)).drop(BY_SOURCE, BY_QUEUE)
+
+    def _keep(self, *parts: str) -> Callable[[Path], bool]:
+        """Return which files of a table to take over: of the sources that go on, and of some partitions."""
+        directories = {f"{BY_SOURCE}={source_directory(name)}" for name in self.known}
+        return lambda inner: inner.parts[0] in directories and all(p in inner.parts for p in parts)
+
+    # Steps.
+
+    def read_entries(self) -> None:
+        """Read what is new, and keep it: entries that count, and the rest, which is read again next time."""
+        self._say("reading " + ", ".join(source.words for source in self._sources[:3]))
+        pieces = [self._load(source) for source in self._sources]
+        entries = reduce(lambda one, other: one.unionByName(other), pieces)
+        entries = self._with_source_directory(entries)
+        # Where each source's history ends: before its first damage, at its commit index.
+        staged = self._staging.table("read")
+        entries.write.parquet(staged)
+        self._read = self._spark.read.parquet(staged)
+        ends = self._ends()
+        self._bounds = self._spark.createDataFrame(
+            [(s.name, self._known_index(s), s.begin, ends[s.name][0]) for s in self._sources],
+            "source string, known long, begin long, end long",
+        )
+        part = F.when(
+            (F.col("kind") == "entry")
+            & (F.col("status") == "ok")
+            & (F.col("log_index") <= F.col("end")),
+            LOG,
+        ).otherwise(REST)
+        kept = self._read.join(F.broadcast(self._bounds), "source").withColumn("part", part)
+        if self._previous is not None:
+            self._staging.take_over(self._previous, "entries", self._keep(f"part={LOG}"))
+        self._write(kept.drop("known", "begin", "end"), "entries", BY_SOURCE, "part")
+        for source in self._sources:
+            end, term = ends[source.name]
+            self.progress[source.name] = Progress(
+                begin=source.begin, index=end, term=term, next_number=0
+            )
+
+    def _load(self, source: Source) -> DataFrame:
+        entries = self._spark.read.format("penstock").load(source.name)
+        if source.name not in self.known:
+            return entries
+        index = self.known[source.name].index
+        files = source.files_behind(index)
+        is_new = (F.col("kind") != "entry") | F.col("log_index").isNull()
+        is_new = is_new | (F.col("log_index") > index)
+        return entries.where(F.col("path").isin(*files)).where(is_new)
+
+    def _known_index(self, source: Source) -> int:
+        known = self.known.get(source.name)
+        return source.begin if known is None else known.index
+
+    def _with_source_directory(self, table: DataFrame) -> DataFrame:
+        names = self._spark.createDataFrame(
+            [(s.name, source_directory(s.name)) for s in self._sources],
+            f"source string, {BY_SOURCE} string",
+        )
+        return table.join(F.broadcast(names), "source")
+
+    def _ends(self) -> dict[str, tuple[int, int]]:
+        """Return for each source the last entry that its history counts, and that entry's term."""
+        bad = (
+            self._read.where(
+                "kind in ('entry', 'damage') and status != 'ok' and log_index is not null"
+            )
+            .groupBy("source")
+            .agg(F.min("log_index").alias("bad"))
+        )
+        commits = self._spark.createDataFrame(
+            [(s.name, s.commit) for s in self._sources], "source string, commit long"
+        )
+        good = (
+            self._read.where("kind = 'entry' and status = 'ok' and log_index is not null")
+            .join(F.broadcast(bad), "source", "left")
+            .join(F.broadcast(commits), "source")
+            .where("bad is null or log_index < bad")
+            .where("commit is null or log_index <= commit")
+            .groupBy("source")
+            .agg(F.max("log_index").alias("end"), F.max_by("term", "log_index").alias("term"))
+            .collect()
+        )
+        found = {row["source"]: (row["end"], row["term"]) for row in good}
+        ends = {}
+        for source in self._sources:
+            known = self.known.get(source.name)
+            begun = (source.begin, 0) if known is None else (known.index, known.term)
+            ends[source.name] = max(begun, found.get(source.name, begun))
+        return ends
+
+    def _changes(self) -> DataFrame:
+        """Return the changes that are new."""
+        requests = [source for source in self._sources if source.is_decided]
+        decided = [source.name for source in requests]
+        entries = self._read.join(F.broadcast(self._bounds), "source").where(
+            "kind = 'entry' and status = 'ok' and op is not null and log_index > known and log_index <= end"
+        )
+        changes = entries.where(~F.col("source").isin(*decided)).select(*CHANGES)
+        if requests:
+            changes = changes.unionByName(decide(self._read, requests))
+        return changes
+
+    def _begin(self) -> Beginning:
+        """Return what the new changes are applied to."""
+        fresh = self._fresh()
+        empty = [source for source in fresh if source.begin < 0]
+        stored = [source.name for source in fresh if source.begin >= 0]
+        beginnings = [from_nothing(self._spark, empty)]
+        if stored:
+            beginnings.append(from_snapshots(self._read.where(F.col("source").isin(*stored))))
+        old_open, old_lives = self._old("tasks"), self._old("lives", LIVES_SCHEMA)
+        if old_lives is not None:
+            if old_open is None:
+                old_open = self._spark.createDataFrame([], OPEN_SCHEMA)
+            numbers = [(name, progress.next_number) for name, progress in self.known.items()]
+            beginnings.append(
+                Beginning(
+                    State(
+                        old_open.select(*[f.split()[0] for f in OPEN_SCHEMA.split(", ")]),
+                        old_lives.where("until is null"),
+                    ),
+                    self._spark.createDataFrame(numbers, NEXT_NUMBERS_SCHEMA),
+                )
+            )
+        state = State(
+            reduce(lambda a, b: a.unionByName(b), [b.state.open for b in beginnings]),
+            reduce(lambda a, b: a.unionByName(b), [b.state.lives for b in beginnings]),
+        )
+        next_numbers = reduce(lambda a, b: a.unionByName(b), [b.next_numbers for b in beginnings])
+        return Beginning(state, next_numbers)
+
+    def advance(self) -> None:
+        """Work out what became of every task."""
+        self._say("working out what became of every task")
+        beginning, changes = self._begin(), self._changes()
+        by_value = [source.name for source in self._sources if source.by_value]
+        advanced = advance(
+            beginning.state, changes, next_numbers=beginning.next_numbers, by_value=by_value
+        )
+        staged = self._staging.table("histories")
+        advanced.histories.write.parquet(staged)
+        self._histories = self._spark.read.parquet(staged)
+        old = self._old("lives", LIVES_SCHEMA)
+        lives = advanced.lives
+        lives = lives if old is None else lives.unionByName(old.where("until is not null"))
+        self._write(self._by(lives), "lives", BY_SOURCE)
+        creates = (
+            changes.where("op = 'create'").groupBy("source").agg(F.count("*").alias("creates"))
+        )
+        told = beginning.next_numbers.join(creates, "source", "left").collect()
+        for row in told:
+            progress = self.progress[row["source"]]
+            number = row["next_number"] + (row["creates"] or 0)
+            self.progress[row["source"]] = Progress(**asdict(progress) | {"next_number": number})
+        held = beginning.state.open.groupBy("source", "queue").agg(F.count("*").alias("held"))
+        fresh = [source.name for source in self._fresh()]
+        old_base = self._old("base")
+        base = held.where(F.col("source").isin(*fresh))
+        base = base if old_base is None else base.unionByName(old_base)
+        self._write(self._by(base), "base", BY_SOURCE)
+        cycles = tables.lifecycles(self._histories)
+        state = F.when(F.col("ended_index").isNull(), OPEN).otherwise(CLOSED)
+        if self._previous is not None:
+            self._staging.take_over(self._previous, "lifecycles", self._keep(f"state={CLOSED}"))
+        cycles = self._by(cycles, queue=True).withColumn("state", state)
+        self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
+        waiting = self._histories.where("ended_index is null").drop("ended_index", "end")
+        self._write(self._by(waiting, queue=True), "tasks", BY_SOURCE, BY_QUEUE)
+
+    def count(self) -> None:
+        """Count what came and went: counts of what is new, added to those before."""
+        self._say("counting")
+        bounds = self._bounds.select("source", "known", "begin")
+        lives = tables.lifecycles(self._histories).join(F.broadcast(bounds), "source")
+        is_continued = F.col("source").isin(*self.known) if self.known else F.lit(False)
+        # What waited when the last run ended is counted there already.
+        is_new = ~is_continued | (F.col("added_index") > F.col("known"))
+        new = lives.where(is_new)
+        went = lives.where(F.col("ended_index").isNotNull())
+        came = new.withColumn("ended_index", F.lit(None).cast("long"))
+        gone = went.withColumn("added_index", F.lit(None).cast("long"))
+        activity = self._add(
+            "activity", tables.activity(came.unionByName(gone)), "source", "queue", "bucket"
+        )
+        base = self._spark.read.parquet(self._staging.table("base")).drop(BY_SOURCE)
+        self._write(
+            self._by(tables.depth(activity, base), queue=True), "depth", BY_SOURCE, BY_QUEUE
+        )
+        self._write(
+            self._by(tables.throughput(activity), queue=True), "throughput", BY_SOURCE, BY_QUEUE
+        )
+        counts = new.groupBy("source", "queue", "key").agg(F.count("added_index").alias("adds"))
+        ends = went.groupBy("source", "queue", "key").agg(F.count("*").alias("removes"))
+        waits = (
+            lives.where("ended_index is null")
+            .groupBy("source", "queue", "key")
+            .agg(F.count("*").alias("waiting"))
+        )
+        by_key = ["source", "queue", "key"]
+        totals = self._add("key_counts", _outer(counts, ends, by_key), *by_key)
+        self._write(
+            self._by(_outer(totals, waits, by_key), queue=True), "keys", BY_SOURCE, BY_QUEUE
+        )
+        sizes = self._add("sizes", tables.sizes(new), "source", "queue", "size_low")
+        del sizes
+
+    def _add(self, name: str, counts: DataFrame, *by: str) -> DataFrame:
+        """Add counts to those of the run before, keep the sum, and return it."""
+        old = self._old(name)
+        total = (
+            counts
+            if old is None
+            else tables.add_up(counts.unionByName(old.select(counts.columns)), *by)
+        )
+        self._write(self._by(total, queue=True), name, BY_SOURCE, BY_QUEUE)
+        return self._spark.read.parquet(self._staging.table(name)).drop(BY_SOURCE, BY_QUEUE)
+
+    def judge(self, *, replicas: bool) -> None:
+        """Find what is wrong: within files, between them, between replicas."""
+        self._say("looking for damage")
+        entries = self._spark.read.parquet(self._staging.table("entries"))
+        self._write(self._by(tables.damage(entries)), "damage", BY_SOURCE)
+        spans = tables.spans(self._read)
+        old = self._old("spans")
+        if old is not None:
+            spans = _merge_spans(spans.unionByName(old.select(spans.columns)))
+        self._write(self._by(spans), "spans", BY_SOURCE)
+        starts = self._spark.createDataFrame(
+            [(s.name, s.begin + 1) for s in self._sources], "source string, start long"
+        )
+        kept = self._spark.read.parquet(self._staging.table("spans")).drop(BY_SOURCE)
+        current = self._spark.createDataFrame(
+            [(s.name, file.shown) for s in self._sources for file in s.files],
+            "source string, path string",
+        )
+        kept = kept.join(F.broadcast(current), ["source", "path"])
+        self._write(self._by(tables.gaps(kept, starts)), "gaps", BY_SOURCE)
+        ends = self._spark.createDataFrame(
+            [(name, progress.index) for name, progress in self.progress.items()],
+            "source string, end long",
+        )
+        compared = tables.divergence(entries, ends)
+        compared = compared if replicas else compared.limit(0)
+        self._write(compared, "divergence")
+        for name in ("read", "histories"):
+            _remove(Path(self._staging.table(name)))
+
+    def _by(self, table: DataFrame, *, queue: bool = False) -> DataFrame:
+        table = self._with_source_directory(table)
+        # Never empty, as the default queue's name is: Spark reads an empty partition as none.
+        return table.withColumn(BY_QUEUE, F.concat(F.lit("_"), F.col("queue"))) if queue else table
+
+    def _write(self, table: DataFrame, name: str, *by: str) -> None:
+        """Add rows to a table of this run; one without any still says what its columns are."""
+        path = self._staging.table(name)
+        writer = table.write.mode("append").option("compression", "zstd")
+        (writer.partitionBy(*by) if by else writer).parquet(path)
+        if not any(Path(path).rglob("*.parquet")):
+            table.limit(0).coalesce(1).write.mode("overwrite").parquet(path)
+        self.rows[name] = count_rows(Path(path))
+        self._say(f"{name}: {self.rows[name]:,} rows")
+
+
+def count_rows(table: Path) -> int:
+    """Return how many rows a table has, by what its files say at their ends."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(path).num_rows for path in table.rglob("*.parquet"))
+
+
+def _outer(one: DataFrame, other: DataFrame, by: list[str]) -> DataFrame:
+    """Return counts side by side, 0 where one has none."""
+    joined = one.join(other, by, "full_outer")
+    return joined.fillna(0, [name for name in joined.columns if name not in by])
+
+
+def _merge_spans(spans: DataFrame) -> DataFrame:
+    return spans.groupBy("source", "path").agg(
+        F.min("first_index").alias("first_index"),
+        F.max("last_index").alias("last_index"),
+        F.min_by("first_term", "first_index").alias("first_term"),
+        F.max_by("last_term", "last_index").alias("last_term"),
+    )
+
+
+def _remove(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def progress_of(manifest: dict[str, Any]) -> dict[str, Progress]:
+    """Return how far each source of a run was read."""
+    return {name: Progress(**fields) for name, fields in manifest["sources"].items()}

@@ -1,0 +1,256 @@
+"""The tables that people read, each made from what became of the tasks or from the entries themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKET: Final = 1024
+"""Entries in a bucket of ``depth`` and ``throughput``: fixed, so that counts of two runs can be added."""
+
+
+def tasks(histories: DataFrame, at: int | None = None) -> DataFrame:
+    """Return what the queues hold after entry ``at``, or at the end."""
+    if at is None:
+        waiting = histories.where("ended_index is null")
+    else:
+        waiting = histories.where(
+            (F.col("ended_index").isNull() | (F.col("ended_index") > at))
+            & (F.col("added_index").isNull() | (F.col("added_index") <= at))
+        )
+    return waiting.select(
+        "source", "queue", "key", "task_id", "payload", "size", "added_index", "failed"
+    )
+
+
+def lifecycles(histories: DataFrame) -> DataFrame:
+    """Return from when to when each task waited, and how often it was delivered."""
+    return histories.select(
+        "source",
+        "queue",
+        "born",
+        "task_id",
+        "key",
+        "size",
+        "added_index",
+        "ended_index",
+        "end",
+        (F.col("ended_index") - F.col("added_index")).alias("waited"),
+        # The delivery that ended it left no entry of its own.
+        (F.col("failed") + F.when(F.col("end") == "removed", 1).otherwise(0)).alias("deliveries"),
+        F.lit(None).cast("timestamp").alias("added_time"),
+        F.lit(None).cast("timestamp").alias("ended_time"),
+    )
+
+
+def activity(lives: DataFrame) -> DataFrame:
+    """Return how many tasks came and went in each bucket of entries: ``lives`` are lifecycles."""
+    came = lives.where("added_index is not null").select(
+        "source",
+        "queue",
+        F.floor(F.col("added_index") / BUCKET).alias("bucket"),
+        F.lit(1).alias("adds"),
+        F.lit(0).alias("removes"),
+        F.col("size").alias("bytes_added"),
+    )
+    went = lives.where("ended_index is not null").select(
+        "source",
+        "queue",
+        F.floor(F.col("ended_index") / BUCKET).alias("bucket"),
+        F.lit(0).alias("adds"),
+        F.lit(1).alias("removes"),
+        F.lit(0).cast("long").alias("bytes_added"),
+    )
+    return add_up(came.unionByName(went), "source", "queue", "bucket")
+
+
+def add_up(counts: DataFrame, *by: str) -> DataFrame:
+    """Return counts of several runs as one."""
+    sums = [name for name in counts.columns if name not in by]
+    return counts.groupBy(*by).agg(*[F.sum(name).alias(name) for name in sums])
+
+
+def depth(activity: DataFrame, base: DataFrame) -> DataFrame:
+    """Return how many tasks each queue held at the end of each bucket.
+
+    ``base`` has, for each source and queue, how many it held at the beginning (``held``).
+    """
+    so_far = Window.partitionBy("source", "queue").orderBy("bucket")
+    joined = activity.join(F.broadcast(base), ["source", "queue"], "left")
+    held = F.coalesce("held", F.lit(0)) + F.sum(F.col("adds") - F.col("removes")).over(so_far)
+    return joined.select(
+        "source",
+        "queue",
+        "bucket",
+        ((F.col("bucket") + 1) * BUCKET - 1).alias("log_index"),
+        F.lit(None).cast("timestamp").alias("event_time"),
+        F.col("adds").alias("added"),
+        F.col("removes").alias("removed"),
+        held.alias("depth"),
+    )
+
+
+def throughput(activity: DataFrame) -> DataFrame:
+    """Return how much came and went in each bucket of entries."""
+    return activity.select(
+        "source",
+        "queue",
+        "bucket",
+        (F.col("bucket") * BUCKET).alias("first_index"),
+        ((F.col("bucket") + 1) * BUCKET - 1).alias("last_index"),
+        "adds",
+        "removes",
+        "bytes_added",
+        F.lit(None).cast("double").alias("seconds"),
+    )
+
+
+def keys(lives: DataFrame) -> DataFrame:
+    """Return how often each key was added and removed, and how many tasks of it wait."""
+    waits = F.col("ended_index").isNull()
+    return lives.groupBy("source", "queue", "key").agg(
+        F.count("added_index").alias("adds"),
+        F.count("ended_index").alias("removes"),
+        F.sum(waits.cast("long")).alias("waiting"),
+    )
+
+
+def sizes(lives: DataFrame) -> DataFrame:
+    """Return how many tasks were of which size, in powers of two."""
+    low = F.when(F.col("size") == 0, 0).otherwise(
+        F.pow(F.lit(2.0), F.floor(F.log2(F.col("size").cast("double")))).cast("long")
+    )
+    return lives.groupBy("source", "queue", low.cast("long").alias("size_low")).agg(
+        F.count("*").alias("adds"), F.sum("size").alias("bytes")
+    )
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def damage(entries: DataFrame) -> DataFrame:
+    """Return what is not whole."""
+    return entries.where("status != 'ok'").select(
+        "source", "family", "path", "offset", "size", "log_index", "status", "reason"
+    )
+
+
+def spans(entries: DataFrame) -> DataFrame:
+    """Return for each log file the indexes of its first and last entry, and their terms."""
+    return (
+        entries.where("kind = 'entry' and log_index is not null")
+        .groupBy("source", "path")
+        .agg(
+            F.min("log_index").alias("first_index"),
+            F.max("log_index").alias("last_index"),
+            F.min_by("term", "log_index").alias("first_term"),
+            F.max_by("term", "log_index").alias("last_term"),
+        )
+    )
+
+
+def gaps(spans: DataFrame, starts: DataFrame) -> DataFrame:
+    """Return where entries are missing, stand twice, or terms fall between two files of a log.
+
+    ``starts`` has, for each source, the index at which its log must begin at the latest (``start``).
+    """
+    in_order = Window.partitionBy("source").orderBy("first_index", "path")
+    before = F.lag("last_index").over(in_order) + 1
+    term_before = F.lag("last_term").over(in_order)
+    told = (
+        spans.withColumn("expected", before)
+        .withColumn("term_before", term_before)
+        .join(F.broadcast(starts), "source", "left")
+        .withColumn(
+            "expected",
+            F.coalesce("expected", F.least(F.coalesce("start", "first_index"), "first_index")),
+        )
+    )
+    reason = (
+        F.when(
+            F.col("expected") < F.col("first_index"),
+            F.format_string(
+                "entries %d to %d are missing before this file",
+                "expected",
+                F.col("first_index") - 1,
+            ),
+        )
+        .when(
+            F.col("expected") > F.col("first_index"),
+            F.format_string(
+                "entries %d to %d stand in the file before this one too",
+                "first_index",
+                F.col("expected") - 1,
+            ),
+        )
+        .when(
+            F.col("first_term") < F.col("term_before"),
+            F.format_string(
+                "term %d follows term %d of the file before", "first_term", "term_before"
+            ),
+        )
+    )
+    return (
+        told.withColumn("reason", reason)
+        .where("reason is not null")
+        .select("source", "path", "expected", F.col("first_index").alias("found"), "reason")
+    )
+
+
+def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return entries in which replicas of one log differ, up to the lowest index that all have committed.
+
+    ``entries`` are of those replicas alone; ``ends`` has for each source the last index that counts (``end``).
+    """
+    lowest = ends.agg(F.min("end").alias("lowest"))
+    whole = entries.where("kind = 'entry' and status = 'ok' and log_index is not null")
+    told = (
+        whole.crossJoin(F.broadcast(lowest))
+        .where("log_index <= lowest")
+        .select(
+            "log_index",
+            "source",
+            "term",
+            F.xxhash64("op", "queue", "key", "task_id", "payload").alias("checksum"),
+        )
+    )
+    differing = (
+        told.groupBy("log_index")
+        .agg(
+            F.min("term").alias("low_term"),
+            F.max("term").alias("high_term"),
+            F.min("checksum").alias("low"),
+            F.max("checksum").alias("high"),
+            F.min_by("source", "source").alias("first_source"),
+        )
+        .where("low_term != high_term or low != high")
+        .select("log_index", "first_source")
+    )
+    ones = told.join(F.broadcast(differing), "log_index")
+    first = ones.where("source = first_source").select(
+        "log_index",
+        F.col("source").alias("other_source"),
+        F.col("term").alias("other_term"),
+        F.col("checksum").alias("other_checksum"),
+    )
+    reason = F.when(F.col("term") != F.col("other_term"), "another term").otherwise("another entry")
+    return (
+        ones.where("source != first_source")
+        .join(first, "log_index")
+        .where("term != other_term or checksum != other_checksum")
+        .select(
+            "log_index",
+            "source",
+            "term",
+            "checksum",
+            "other_source",
+            "other_term",
+            "other_checksum",
+            reason.alias("reason"),
+        )
+    )

@@ -1,0 +1,174 @@
+"""What entries say beyond the columns of their own: our extensions and the policies of new queues, as ``properties``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.formats.taskflux.commands import decode_command
+from penstock.formats.taskflux.deltas import decode_delta
+from penstock.formats.taskflux.entries import BAD_OP
+from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict
+from penstock.formats.taskflux.generation import Contents
+from penstock.model import CreateCommand, CreateQueue, Policy
+from penstock.spark.columns import Op, Table, schema_of
+from penstock.tools.rows import policy_fields
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_CODES: Final[Mapping[Verdict, int]] = {
+    Verdict.NOTHING: 0xF0,
+    Verdict.ADDING: 0xF1,
+    Verdict.CREATING: 0xF2,
+    Verdict.RETURNING: 0xF3,
+    Verdict.REMOVING: 0xF4,
+    Verdict.LATER: 0xF5,
+    Verdict.BAD: BAD_OP,
+}
+"""Codes of ours beside the type bytes of deltas, none of which is as high."""
+
+_OPS: Final[Mapping[Verdict, Op]] = {
+    Verdict.NOTHING: Op.EXTENSION,
+    Verdict.ADDING: Op.ADDING,
+    Verdict.CREATING: Op.CREATING,
+    Verdict.RETURNING: Op.RETURNING,
+    Verdict.REMOVING: Op.REMOVING,
+    Verdict.LATER: Op.EXTENSION,
+}
+OPS: Final[Mapping[int, Op]] = {_CODES[verdict]: op for verdict, op in _OPS.items()}
+"""What an entry of a reserved name does, by its code."""
+
+
+def codes(found: ExtensionColumns) -> NDArray[np.int64]:
+    """Return the code of each extension; ``BAD_OP`` for one that means nothing."""
+    import numpy as np
+
+    return np.array([_CODES[verdict] for verdict in Verdict], dtype=np.int64)[found.verdict]
+
+
+class Property(NamedTuple):
+    """One property of some rows."""
+
+    name: str
+    rows: NDArray[np.int64]
+    values: pa.Array  # of text, one for each of the rows
+
+
+def properties(found: Sequence[Property], count: int) -> pa.Array:
+    """Return the column of ``count`` rows; null where a row has no property. A row's come in the order given."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = schema_of(Table.ENTRIES).field("properties").type
+    found = [one for one in found if len(one.rows)]
+    if not found:
+        return pa.nulls(count, kind)
+    rows = np.concatenate([one.rows for one in found])
+    order = np.argsort(rows, kind="stable")
+    names = np.repeat(np.arange(len(found), dtype=np.int32), [len(one.rows) for one in found])
+    keys = pa.DictionaryArray.from_arrays(names[order], [one.name for one in found])
+    values = pa.concat_arrays([one.values for one in found]).take(pa.array(order))
+    sizes = np.bincount(rows, minlength=count)
+    ends = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    # A null among the ends makes its row null; the last end is no row's beginning.
+    is_missing = np.append(sizes == 0, False)
+    offsets = pa.array(ends, mask=is_missing)
+    return pa.MapArray.from_arrays(offsets, keys.dictionary_decode(), values, type=kind)
+
+
+def extension_properties(found: ExtensionColumns, places: NDArray[np.int64]) -> list[Property]:
+    """Return what extensions say: for each row its place among ``found``, below 0 where it is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    every = np.flatnonzero(places >= 0)
+    verdicts = found.verdict[places[every]]
+    said: list[Property] = []
+
+    def add(name: str, values: NDArray[Any], is_said: NDArray[np.bool_]) -> None:
+        rows = every[is_said[places[every]]]
+        if len(rows):
+            said.append(Property(name, rows, pa.array(values[places[rows]]).cast(pa.string())))
+
+    for verdict, op in _OPS.items():
+        rows = every[verdicts == verdict]
+        if op is not Op.EXTENSION and len(rows):
+            said.append(Property("extension", rows, pa.repeat(str(op), len(rows))))
+    is_returning = found.verdict == Verdict.RETURNING
+    has_dead_letter = found.dead_letter > 0
+    add("count", found.count, found.count > 0)
+    add("queue", found.queue, is_returning)
+    add("not_before_ms", found.not_before_ms, found.not_before_ms >= 0)
+    add("expires_ms", found.expires_ms, found.expires_ms >= 0)
+    add("attempts", found.attempts, found.attempts > 0)
+    rows = every[found.has_producer[places[every]]]
+    said.append(Property("producer", rows, _hexadecimal(found.producer[places[rows]])))
+    add("sequence", found.sequence, found.has_producer)
+    add("total", found.total, found.has_producer)
+    add("lease_ms", found.lease_ms, found.lease_ms > 0)
+    add("attempts_max", found.attempts_max, found.attempts_max > 0)
+    add("dead_letter", found.dead_letter - np.uint64(1), has_dead_letter)
+    rows = every[np.diff(found.id_ends)[places[every]] > 0]
+    said.append(Property("ids", rows, _joined_ids(found, places[rows])))
+    return said
+
+
+def _hexadecimal(raw: NDArray[np.uint8]) -> pa.Array:
+    """Return each row of bytes as hexadecimal digits."""
+    import numpy as np
+    import pyarrow as pa
+
+    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+    text = np.ascontiguousarray(digits[np.stack((raw >> 4, raw & 15), axis=2)])
+    ends = np.arange(len(raw) + 1, dtype=np.int32) * (2 * raw.shape[1])
+    return pa.Array.from_buffers(
+        pa.string(), len(raw), [None, pa.py_buffer(ends), pa.py_buffer(text)]
+    )
+
+
+def _joined_ids(found: ExtensionColumns, places: NDArray[np.int64]) -> pa.Array:
+    """Return the ids of some extensions, in decimal, separated by commas."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lists = pa.ListArray.from_arrays(
+        pa.array(found.id_ends.astype(np.int32)), pa.array(found.ids).cast(pa.string())
+    )
+    return pc.binary_join(lists.take(pa.array(places)), ",")
+
+
+def policy_properties(creates: Iterable[tuple[int, bytes]], contents: Contents) -> list[Property]:
+    """Return the policies of new queues, given the row and the payload of each. Raises ``BadData``.
+
+    One by one: queues are few beside tasks.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row, payload in creates:
+        for name, value in policy_fields(_policy(payload, contents)).items():
+            found.setdefault(name, []).append((row, str(value)))
+    return [
+        Property(
+            name,
+            np.array([row for row, _ in said], dtype=np.int64),
+            pa.array([value for _, value in said], pa.string()),
+        )
+        for name, said in found.items()
+    ]
+
+
+def _policy(payload: bytes, contents: Contents) -> Policy:
+    if contents is Contents.COMMANDS:
+        command = decode_command(payload)
+        assert isinstance(command, CreateCommand)
+        return Policy(size_max=command.size_max)
+    delta = decode_delta(payload, contents)
+    assert isinstance(delta, CreateQueue)
+    return delta.policy

@@ -1,0 +1,171 @@
+"""An option that means nothing is one clear error, before anything is planned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from penstock.errors import InvalidValue
+from penstock.spark.columns import Table
+from penstock.spark.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
+from penstock.spark.source import PenstockSource, PushdownReader, Reader
+
+
+def test_the_defaults() -> None:
+    assert parse_options({"path": "/a"}) == ReadOptions(paths=("/a",))
+    assert ReadOptions(paths=()).split_size == SPLIT_SIZE == 64 * 2**20
+    assert ReadOptions(paths=()).mode is Mode.PERMISSIVE
+    assert ReadOptions(paths=()).table is Table.ENTRIES
+
+
+def test_every_option_in_any_case_of_letters() -> None:
+    given = {
+        "path": "/a",
+        "TABLE": "Changes",
+        "mode": "failFast",
+        "splitsize": "1M",
+        "STARTINGINDEX": "5",
+        "endingIndex": " 9 ",
+        "uncommitted": "TRUE",
+        "queues": '["a", ""]',
+        "ops": "add",
+        "files": '["data/x"]',
+        "pushdown": "True",
+        "maxEntriesPerTrigger": "7",
+        "failOnDataLoss": "False",
+    }
+    assert parse_options(given) == ReadOptions(
+        paths=("/a",),
+        table=Table.CHANGES,
+        mode=Mode.FAILFAST,
+        split_size=2**20,
+        starting_index=5,
+        ending_index=9,
+        uncommitted=True,
+        queues=frozenset({"a", ""}),
+        ops=frozenset({"add"}),
+        files=frozenset({"data/x"}),
+        pushdown=True,
+        max_entries=7,
+        fail_on_data_loss=False,
+    )
+    assert parse_options({"path": "/a", "table": "tasks", "at": "-1"}).at == -1
+
+
+def test_several_paths_come_as_a_list() -> None:
+    assert parse_options({"paths": json.dumps(["/a", "/b"])}).paths == ("/a", "/b")
+    assert parse_options({"path": "/c", "paths": '["/a"]'}).paths == ("/c", "/a")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1024", 1024), ("1k", 1024), ("1 KB", 1024), ("64m", 2**26), ("64MB", 2**26), ("2g", 2**31),
+     ("2000b", 2000), (" 5m ", 5 * 2**20)],
+)  # fmt: skip
+def test_sizes_are_written_as_people_write_them(text: str, size: int) -> None:
+    assert parse_options({"path": "/a", "splitSize": text}).split_size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("splitSize", "abc", "option splitSize is 'abc'; it takes a size such as 65536 or 64m"),
+        ("splitSize", "0", "at least 1k"),
+        ("splitSize", "1023", "at least 1k"),
+        ("splitSize", "-5m", "at least 1k"),
+        ("splitSize", "64 mm", "at least 1k"),
+        ("splitSize", "9" * 5000, "at least 1k"),
+        ("splitSize", "", "at least 1k"),
+        ("splitSize", "1e6", "at least 1k"),
+        ("splitSize", "٤k", "at least 1k"),
+        ("startingIndex", "-1", "option startingIndex is '-1'; it takes a whole number from 0 on"),
+        ("startingIndex", "--1", "a whole number from 0 on"),
+        ("startingIndex", "1.0", "a whole number from 0 on"),
+        ("startingIndex", "latest", "a whole number from 0 on"),
+        ("endingIndex", str(2**63), "a whole number from 0 on"),
+        ("endingIndex", "9" * 5000, "a whole number from 0 on"),
+        ("at", "-2", "a whole number from -1 on"),
+        ("mode", "STRICT", "it takes one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        ("table", "messages", "it takes one of entries, changes, tasks"),
+        ("uncommitted", "yes", "option uncommitted is 'yes'; it takes true or false"),
+        ("pushdown", "1", "true or false"),
+        ("maxEntriesPerTrigger", "0", "a whole number from 1 on"),
+        ("failOnDataLoss", "", "true or false"),
+        ("node", "", "something"),
+        ("queues", "", "option queues is ''; it takes something"),
+        ("queues", '["a"', "it takes a name, or a list such as"),
+        ("queues", "[5]", "it takes a name, or a list such as"),
+        ("ops", "push", "it takes one of create, delete, add"),
+        ("ops", '["add", "push"]', "or a list of them"),
+        ("splitsizes", "1", "option 'splitsizes' is unknown; there are table, mode, splitSize"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused(name: str, value: str, words: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse_options({"path": "/a", name: value})
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "no path to read"),
+        ({"path": ""}, "no path to read"),
+        ({"paths": "[]"}, "no path to read"),
+        ({"paths": "/a,/b"}, "not a JSON list"),
+        ({"paths": '["/a", 5]'}, "not a JSON list"),
+        ({"paths": '["/a", ""]'}, "not a JSON list"),
+        ({"path": "/a", "node": "localhost:1"}, "a read is of files or of a live node"),
+        ({"path": "/a", "startingIndex": "6", "endingIndex": "5"}, "nothing is between"),
+        ({"path": "/a", "at": "5"}, "option at is for the table tasks"),
+        ({"path": "/a", "table": "tasks", "startingIndex": "5"}, "use option at"),
+        ({"path": "/a", "table": "tasks", "ops": "add"}, "use option queues"),
+        ({"path": "/a", "table": "tasks", "files": "x"}, "use option queues"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        parse_options(given)
+
+
+# --- the source ----------------------------------------------------------------------------------
+
+
+def test_the_source_checks_its_options_when_it_is_made() -> None:
+    with pytest.raises(InvalidValue, match="unknown"):
+        PenstockSource({"path": "/a", "colour": "red"})
+
+
+@pytest.mark.parametrize("table", Table)
+def test_each_table_has_its_own_columns(table: Table) -> None:
+    names = PenstockSource({"path": "/a", "table": table}).schema().names
+    assert len(set(names)) == len(names)
+    assert ("status" in names) is (table is Table.ENTRIES)
+    assert {"source", "path", "log_index", "queue", "payload"} <= set(names)
+    assert not {"index", "count"} & set(names)  # methods of a row
+
+
+def test_pushdown_is_off_unless_asked_for() -> None:
+    """A session of the user's own may refuse readers that take filters, and Spark 4.3 remembers them too long."""
+    on, off = PenstockSource({"path": "/a", "pushdown": "true"}), PenstockSource({"path": "/a"})
+    assert type(on.reader(on.schema())) is PushdownReader
+    assert type(off.reader(off.schema())) is Reader
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (StructType([StructField("index", LongType())]), "has no column index bigint"),
+        (StructType([StructField("queue", LongType())]), "has no column queue bigint"),
+        (StructType([StructField("Queue", StringType())]), "has no column Queue string"),
+        (StructType([]), "at least one column"),
+    ],
+)
+def test_a_schema_that_the_table_does_not_have_is_refused(schema: StructType, words: str) -> None:
+    source = PenstockSource({"path": "/a"})
+    with pytest.raises(InvalidValue, match=words):
+        source.reader(schema)

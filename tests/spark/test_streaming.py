@@ -1,0 +1,150 @@
+"""Streams through a real Spark: what the readers and writers promise holds with its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.growing import GrowingDirectory
+from support.node_process import NodeProcess, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+COLUMNS = ("log_index", "term", "op", "queue", "key", "payload")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with start(tmp_path / "live") as process, process.client() as client:
+        client.create_queue("orders")
+        client.create_queue("copies")
+        yield process
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(
+        tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
+        for row in frame.select(*COLUMNS).collect()
+    )
+
+
+def changes(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("penstock").option("table", "changes").options(**options)
+    return reader.load(str(path))
+
+
+def run(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
+    """Run a stream over what is there now into Parquet, and return what its batches said."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(place / "out"))
+    )
+    assert query.awaitTermination(120)
+    found: list[dict[str, Any]] = [dict(progress) for progress in query.recentProgress]
+    return found
+
+
+def test_a_stream_stopped_and_restarted_gives_the_rows_of_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = GrowingDirectory(tmp_path / "node")
+    log.add(30)
+    frame = changes(spark, log.root, maxEntriesPerTrigger=12)
+    progress = run(frame, tmp_path)
+    assert [batch["numInputRows"] for batch in progress if batch["numInputRows"]] == [12, 12, 6]
+    log.add(13, term=2)
+    run(changes(spark, log.root, maxEntriesPerTrigger=12), tmp_path)
+    log.close()
+    batch = spark.read.format("penstock").option("table", "changes").load(str(log.root))
+    expected = rows_of(batch)
+    assert len(expected) == 43
+    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == expected
+
+
+def test_compacted_entries_fail_a_stream_with_words(spark: SparkSession, tmp_path: Path) -> None:
+    log = GrowingDirectory(tmp_path / "node")
+    log.add(30)
+    log.compact(25)
+    first = log.directory.log.first
+    with pytest.raises(Exception, match=f"entries 0 to {first - 1} were compacted away"):
+        run(changes(spark, log.root), tmp_path)
+    run(changes(spark, log.root, failOnDataLoss="false"), tmp_path / "loose")
+    log.close()
+    found = rows_of(spark.read.parquet(str(tmp_path / "loose" / "out")))
+    assert [row[0] for row in found] == list(range(first, 30))
+
+
+def test_a_batch_replayed_into_a_node_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, node: NodeProcess
+) -> None:
+    with node.client() as client:
+        client.enqueue_many("orders", [b"%d" % n for n in range(50)], key=4)
+
+    def copy() -> list[dict[str, Any]]:
+        """Copy what is added to one queue into another, forty entries at a time; return what the batches said."""
+        added = (
+            spark.readStream.format("penstock")
+            .options(node=node.address, table="changes", maxEntriesPerTrigger=40)
+            .load()
+            .where("op = 'add' and queue = 'orders'")
+            .select("key", "payload")
+        )
+        query = (
+            added.writeStream.format("penstock")
+            .options(node=node.address, queue="copies")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        return [dict(progress) for progress in query.recentProgress]
+
+    def copies() -> list[bytes]:
+        with node.client() as client:
+            return [task.payload for task in client.peek("copies", 1000)]
+
+    last = copy()[-1]["batchId"]
+    assert copies() == [b"%d" % n for n in range(50)]
+    commits = sorted(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
+    for path in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
+        path.unlink(missing_ok=True)
+    replayed = copy()[0]
+    assert (replayed["batchId"], replayed["numInputRows"] > 0) == (last, True)
+    assert copies() == [b"%d" % n for n in range(50)]
+    with node.client() as client:
+        client.enqueue_many("orders", [b"%d" % n for n in range(50, 60)], key=4)
+    copy()
+    assert copies() == [b"%d" % n for n in range(60)]
+
+
+def test_a_frame_is_written_to_a_node_and_read_from_it(
+    spark: SparkSession, node: NodeProcess
+) -> None:
+    frame = spark.range(0, 3000, 1, 2).selectExpr(
+        "cast(id as string) as payload", "id % 3 as key", "'orders' as queue"
+    )
+    frame.write.format("penstock").mode("append").option("node", node.address).save()
+    with node.client() as client:
+        assert client.stat("orders").count == 3000
+    with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        frame.write.format("penstock").option("node", node.address).save()
+    with pytest.raises(Exception, match="no column payload"):
+        frame.select("key").write.format("penstock").mode("append").options(
+            node=node.address, queue="orders"
+        ).save()
+    read = spark.read.format("penstock").options(node=node.address, table="changes").load()
+    added = read.where("op = 'add' and queue = 'orders' and log_index > 0")
+    assert added.count() == 3000
+    assert {bytes(row.payload) for row in added.select("payload").collect()} == {
+        b"%d" % n for n in range(3000)
+    }

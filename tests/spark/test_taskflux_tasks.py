@@ -1,0 +1,125 @@
+"""The table of tasks is what a replay in order leaves in the queues, and fails where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, In
+
+from penstock.errors import OutOfRange, PenstockError
+from penstock.formats.taskflux.log import LogLayout
+from penstock.tools.history import read_history
+from penstock.tools.replay import replay
+from penstock.tools.target import resolve
+from support.damage import random_damage
+from support.histories import nodes
+from support.node_files import Node, write_files
+from support.samples import NODES, THREE, TWO
+from support.spark_tables import MEMORY, read_rows
+
+each_layout = pytest.mark.parametrize("layout", LogLayout, ids=lambda layout: layout.variant)
+
+Task = tuple[str, int, int, bytes, int, int]
+"""Queue, id, key, payload, and the entry and term after which it is there."""
+
+
+def replayed(root: Path, at: int | None, *, uncommitted: bool) -> list[Task]:
+    """Return what the tools say the queues hold."""
+    state = replay(read_history(resolve(root)), at=at, uncommitted=uncommitted)
+    by_name = state.queues.by_name
+    return [
+        (str(name), _signed(task_id), key, payload, state.index, state.term)
+        for name in sorted(by_name)
+        for task_id, key, payload in by_name[name].in_order()
+    ]
+
+
+def _signed(number: int) -> int:
+    return number if number < 2**63 else number - 2**64
+
+
+def read(root: Path, at: int | None, *, uncommitted: bool, **how: Any) -> list[Task]:
+    """Return what the table says."""
+    options = {"table": "tasks", "uncommitted": str(uncommitted)}
+    if at is not None:
+        options["at"] = str(at)
+    names = ("queue", "task_id", "key", "payload", "log_index", "term")
+    rows = read_rows(root, **options, **how)
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def check(root: Path, at: int | None, *, uncommitted: bool) -> None:
+    """Compare the table with the tools: the same rows, or the same kind of error at the same place."""
+    expected = or_error(lambda: replayed(root, at, uncommitted=uncommitted))
+    assert or_error(lambda: read(root, at, uncommitted=uncommitted)) == expected
+
+
+def or_error(tell: Callable[[], list[Task]]) -> list[Task] | tuple[object, ...]:
+    """Return tasks, or what kind of error there was, and where."""
+    try:
+        return tell()
+    except PenstockError as error:
+        place = getattr(error, "path", None), getattr(error, "offset", None)
+        return type(error), *place
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_sample_nodes_hold_what_a_replay_leaves(tmp_path: Path, name: str) -> None:
+    node = NODES[name]
+    root = node.write(tmp_path)
+    for uncommitted in (False, True):
+        for at in (None, *range(-1, node.last + 2)):
+            check(root, at, uncommitted=uncommitted)
+
+
+@each_layout
+@settings(max_examples=60)
+@given(data=st.data(), at=st.none() | st.integers(-1, 31), uncommitted=st.booleans())
+def test_random_nodes_hold_what_a_replay_leaves(
+    layout: LogLayout, data: st.DataObject, at: int | None, uncommitted: bool
+) -> None:
+    node = data.draw(nodes(layout, size_max=30))
+    with TemporaryDirectory(dir=MEMORY) as place:
+        check(node.write(Path(place)), at, uncommitted=uncommitted)
+
+
+@each_layout
+@settings(max_examples=60)
+@given(data=st.data(), at=st.none() | st.integers(-1, 31), uncommitted=st.booleans())
+def test_damaged_nodes_fail_where_a_replay_fails(
+    layout: LogLayout, data: st.DataObject, at: int | None, uncommitted: bool
+) -> None:
+    node = data.draw(nodes(layout, size_max=30))
+    random = Random(data.draw(st.integers(0, 2**32)))
+    files = node.files()
+    name = random.choice(sorted(files))
+    files[name] = random_damage(random, files[name], start=random.choice((0, layout.header_size)))
+    with TemporaryDirectory(dir=MEMORY) as place:
+        check(write_files(Path(place), files), at, uncommitted=uncommitted)
+
+
+@pytest.mark.parametrize("node", [TWO, THREE], ids=["2", "3"])
+def test_some_queues_and_some_columns_of_the_tasks(tmp_path: Path, node: Node) -> None:
+    root = node.write(tmp_path)
+    whole = read_rows(root, table="tasks")
+    assert {row["queue"] for row in whole} == {"", "q"}
+    for pushed in ([EqualTo(("queue",), "q")], [In(("queue",), ("q", "none", None))]):
+        found = read_rows(root, table="tasks", pushed=pushed)
+        assert found == [row for row in whole if row["queue"] == "q"]
+    names = ["payload", "queue"]
+    found = read_rows(root, table="tasks", columns=names)
+    assert found == [{name: row[name] for name in names} for row in whole]
+    assert {row["source"] for row in whole} == {str(root)}
+
+
+def test_an_entry_behind_the_log_is_out_of_range(tmp_path: Path) -> None:
+    root = THREE.write(tmp_path)
+    with pytest.raises(OutOfRange, match="beyond the log, which ends at entry 5"):
+        read_rows(root, table="tasks", at="6")
