@@ -163,6 +163,7 @@ def test_pushdown_is_off_unless_asked_for() -> None:
         (StructType([StructField("queue", LongType())]), "has no column queue bigint"),
         (StructType([StructField("Queue", StringType())]), "has no column Queue string"),
         (StructType([]), "at least one column"),
+        (StructType([StructField("queue", StringType(), False)]), "leave out NOT NULL at queue"),
     ],
 )
 def test_a_schema_that_the_table_does_not_have_is_refused(schema: StructType, words: str) -> None:

@@ -40,14 +40,14 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     for row in frame.collect():
         fields = row.asDict()
         fields = {n: bytes(v) if isinstance(v, bytearray) else v for n, v in fields.items()}
-        if fields.get("properties") is not None:
-            fields["properties"] = list(fields["properties"].items())
         rows.append(fields)
     return rows
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: (row["path"] or "", row["offset"] or 0, row["kind"]))
+    """Return rows in the order of their places, with properties in any order."""
+    rows = [row | {"properties": dict(row["properties"] or {})} for row in rows]
+    return sorted(rows, key=lambda row: (row["path"], row["offset"] or 0, row["kind"]))
 
 
 def jobs(spark: SparkSession) -> int:

@@ -350,14 +350,30 @@ def test_a_compaction_of_what_was_delivered_is_not_noticed(
 
 
 @each_generation
-def test_a_file_that_went_away_after_planning_fails_the_task(tmp_path: Path, generation: Generation) -> None:  # fmt: skip
+def test_entries_that_went_away_after_planning_fail_the_task(
+    tmp_path: Path, generation: Generation
+) -> None:
     log = GrowingDirectory(tmp_path / "node", generation)
     log.add(35)
     reader = stream_of(log.root)
     tasks = reader.partitions(BEGINNING, reader.latestOffset(BEGINNING, ALL))
     log.compact(30)
-    with pytest.raises(Compacted, match="went away while entry 0"):
+    with pytest.raises(Compacted, match="were compacted away before they were read"):
         list(reader.read(tasks[0]))
+    log.close()
+
+
+def test_entries_that_moved_to_another_file_after_planning_are_read_there(tmp_path: Path) -> None:
+    log = GrowingDirectory(tmp_path / "node", TWO)
+    log.add(35)
+    reader = stream_of(log.root)
+    offset = reader.latestOffset(BEGINNING, ReadMaxRows(20))
+    tasks = reader.partitions(offset, reader.latestOffset(offset, ALL))
+    log.compact(19)
+    log.add(5)
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert indexes(rows) == list(range(20, 35))
+    assert [row["payload"] for row in rows] == [b"task %d" % n for n in range(20, 35)]
     log.close()
 
 
@@ -455,6 +471,7 @@ def flip(log: GrowingDirectory, *, entry: int) -> None:
     [
         ({"table": "tasks"}, "is a state, not a stream"),
         ({"uncommitted": "true"}, "never has what may be taken back"),
+        ({"files": "one.log"}, "from file to file"),
     ],
 )
 def test_what_no_stream_can_do_is_refused_at_its_first_use(
@@ -536,15 +553,29 @@ def test_a_live_node_has_the_rows_of_its_files(
 
 def test_pushed_filters_narrow_what_a_node_is_asked_for(live: NodeProcess) -> None:
     fill(live, 50)
-    reader = node_reader(live, table="changes")
+    reader = node_reader(live, table="changes", pushdown="true")
     everything = all_rows(reader)
     filters = [GreaterThan(("log_index",), 20), EqualTo(("op",), "add")]
     assert list(reader.pushFilters(filters)) == filters
     assert all_rows(reader) == [r for r in everything if r["log_index"] > 20 and r["op"] == "add"]
     assert reader.partitions()[0].plan.first == 21
-    nowhere = node_reader(live)
+    nowhere = node_reader(live, pushdown="true")
     nowhere.pushFilters([EqualTo(("path",), "some.log")])
     assert all_rows(nowhere) == []
+
+
+def test_a_stream_has_the_queues_and_ops_that_were_asked_for(live: NodeProcess) -> None:
+    fill(live, 5)
+    with live.client() as client:
+        client.create_queue("mail")
+        client.enqueue("mail", b"to: ada")
+    for source in ({"node": live.address}, {"path": str(live.data)}):
+        given = {name: value for name, value in source.items() if name == "node"}
+        path = source.get("path")
+        mail = streamed(stream_of(path, **given, table="changes", queues="mail"))
+        assert [row["op"] for row in mail] == ["create", "add"]
+        added = streamed(stream_of(path, **given, table="changes", ops="add"), limit=ReadMaxRows(3))
+        assert [row["queue"] for row in added] == ["orders"] * 5 + ["mail"]
 
 
 def test_a_stream_of_a_live_node_goes_on_where_it_was(live: NodeProcess) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.taskflux import log_scan
 from penstock.formats.taskflux.entries import scan_entries
 from penstock.formats.taskflux.log import LogLayout, Status, encode_header, encode_record
 from penstock.storage import reading
@@ -296,8 +295,3 @@ def test_a_search_in_a_file_that_was_cut_ends(layout: LogLayout) -> None:
     for cut in range(layout.header_size, len(data)):
         file = opened(data[:cut])
         assert find_record_in_file(file, layout, layout.header_size, len(data) + 50) is None
-
-
-def test_the_limits_of_belief_are_the_scanners_own() -> None:
-    assert reading.RECORD_SIZE_BELIEVED == log_scan.RECORD_SIZE_BELIEVED
-    assert reading.LOOKBACK == log_scan.LOOKBACK

@@ -178,7 +178,7 @@ def read_range(
     plan: NodePlan, options: ReadOptions, columns: Sequence[str], filters: Filters | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of entries. Raises ``Compacted`` and ``ConnectionFailed``."""
-    filters = Filters() if filters is None else filters
+    filters = from_options(options) if filters is None else filters
     first = plan.first
     with reach(plan.address) as client:
         while first <= plan.last:

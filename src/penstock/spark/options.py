@@ -229,9 +229,8 @@ class SinkOptions:
     node: str
     queue: str | None = None  # of all rows; None: each row's own
     key: int | None = None  # of all rows; None: each row's own, 0 without such a column
-    application: str | None = (
-        None  # who writes, over restarts; None: the query, or nobody but this write
-    )
+    # Who writes, over restarts; None: the query, or nobody but this one write.
+    application: str | None = None
     version: int | None = None  # which write of the application's this is; a stream numbers its own
 
 

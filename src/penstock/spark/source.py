@@ -94,11 +94,13 @@ class PenstockSource(DataSource):
 
         return StreamReader(self._checked, _columns(self._checked, schema))
 
+    @_in_a_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.sink import BatchWriter
 
         return BatchWriter(self._written(overwrite), schema)
 
+    @_in_a_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from penstock.spark.sink import StreamWriter
 
@@ -127,6 +129,8 @@ def _columns(options: ReadOptions, schema: StructType) -> list[str]:
                 f"table {options.table} has no column {field.name} {field.dataType.simpleString()};"
                 f" it has {own.simpleString()}"
             )
+        if not field.nullable:
+            raise InvalidValue(f"any column may be null; leave out NOT NULL at {field.name}")
     return list(schema.names)
 
 

@@ -25,7 +25,7 @@ from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.growing import GrowingLog, RangePlan
-from penstock.spark.taskflux.growing import read_range as read_from_file
+from penstock.spark.taskflux.ranges import read_range as read_from_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,6 +178,8 @@ def open_tail(options: ReadOptions) -> LogTail:
         raise InvalidValue(
             "a stream never has what may be taken back; option uncommitted is for a read"
         )
+    if options.files is not None:
+        raise InvalidValue("a stream follows a log from file to file; option files is for a read")
     if options.node is not None:
         return NodeLog(options.node)
     paths = expand(options.paths)

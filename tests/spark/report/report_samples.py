@@ -42,14 +42,19 @@ def facts(*sources: SourceFacts, title: str = "Penstock report") -> Facts:
 
 
 def source_facts(
-    source: str = NODE, *, first: int | None = 0, last: int | None = 9_999
+    source: str = NODE, *, first: int | None = 0, last: int | None = 9_999, size: int = 2_870_000
 ) -> SourceFacts:
     """Return the facts of one source."""
     entries = 0 if first is None or last is None else last - first + 1
     return SourceFacts(
-        source=source, family="taskflux", generation="generation 3, deltas by id", first_index=first, last_index=last,
-        entries=entries, size=entries * 287,
-    )  # fmt: skip
+        source=source,
+        family="taskflux",
+        generation="generation 3, deltas by id",
+        first_index=first,
+        last_index=last,
+        entries=entries,
+        size=size,
+    )
 
 
 @dataclass(slots=True)
@@ -231,14 +236,16 @@ def realistic(*, entries: int = 20_000) -> tuple[dict[str, pa.Table], Facts]:
     """Return two hours of a node with one damaged place in its log."""
     node = simulation(entries=entries)
     tables = node.tables()
-    last = len(node.log) - 1
+    damaged = len(node.log) * 2 // 5
+    # A record has about 40 bytes around its payload.
+    ends = np.cumsum([40 + task.size * is_add for _, _, task, is_add in node.log])
     tables["damage"] = rows_table(
         "damage",
-        [{"source": NODE, "family": "taskflux", "path": "segments/00000000000000000000.log", "offset": 3_918_112,
-          "size": 643, "log_index": int(last * 0.41), "status": "bad-checksum",
+        [{"source": NODE, "family": "taskflux", "path": "segments/00000000000000000000.log",
+          "offset": int(ends[damaged - 1]), "size": 643, "log_index": damaged, "status": "bad-checksum",
           "reason": "the payload does not match its checksum"}],
     )  # fmt: skip
-    return tables, facts(source_facts(last=last))
+    return tables, facts(source_facts(last=len(node.log) - 1, size=int(ends[-1])))
 
 
 def bad_day(*, entries: int = 6_000) -> tuple[dict[str, pa.Table], Facts]:

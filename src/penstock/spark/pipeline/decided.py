@@ -28,7 +28,7 @@ from penstock.model import (
 from penstock.queues.replay import Queues
 from penstock.spark.pipeline.histories import CHANGES
 from penstock.spark.pipeline.inputs import Source
-from penstock.spark.pipeline.snapshot import policy_of
+from penstock.spark.pipeline.policies import policy_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

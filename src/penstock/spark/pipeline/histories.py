@@ -175,14 +175,37 @@ def end_by_value(tasks: DataFrame, removes: DataFrame) -> DataFrame:
     A task that was removed by its id was not there for a removal by value, or the other would have met it first.
     """
     value = (*LIFE, "key", "payload")
-    by_age = Window.partitionBy(*value).orderBy("task_id")
-    by_turn = Window.partitionBy(*value).orderBy("log_index")
     left = tasks.where("ended_index is null").drop("ended_index")
-    turns = removes.select(
-        *value, F.row_number().over(by_turn).alias("turn"), F.col("log_index").alias("ended_index")
+    turns = _met(left, removes).select(
+        *value,
+        F.row_number().over(Window.partitionBy(*value).orderBy("place")).alias("turn"),
+        F.col("place").alias("ended_index"),
     )
+    by_age = Window.partitionBy(*value).orderBy("task_id")
     met = left.withColumn("turn", F.row_number().over(by_age)).join(turns, [*value, "turn"], "left")
     return tasks.where("ended_index is not null").unionByName(met.drop("turn"))
+
+
+def _met(tasks: DataFrame, removes: DataFrame) -> DataFrame:
+    """Return the removals by value that met a task; one that found none had no effect, whatever came later.
+
+    Of the count of equal tasks as if each removal took one, those that made it lower than ever found none.
+    """
+    value = (*LIFE, "key", "payload")
+    came = tasks.select(
+        *value, F.coalesce("added_index", F.lit(-1)).alias("place"), F.lit(1).alias("step")
+    )
+    went = removes.select(*value, F.col("log_index").alias("place"), F.lit(-1).alias("step"))
+    in_order = Window.partitionBy(*value).orderBy("place", F.desc("step"))
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    lowest = F.least(F.lit(0), F.min("count").over(so_far))
+    return (
+        came.unionByName(went)
+        .withColumn("count", F.sum("step").over(so_far))
+        .withColumn("lowest", lowest)
+        .withColumn("before", F.lag("lowest", 1, 0).over(in_order))
+        .where("step < 0 and lowest = before")
+    )
 
 
 def end_with_queue(tasks: DataFrame, lives: DataFrame) -> DataFrame:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from penstock.client.blocking import connect
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.moment import Moment
-from penstock.spark.pipeline.snapshot import policy_of, write_snapshot
+from penstock.spark.pipeline.policies import policy_of
+from penstock.spark.pipeline.snapshot import write_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,9 @@ The result is a directory that a node starts from. What the driver holds is a ro
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +17,7 @@ from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
     HardState,
-    Implementation,
     Index,
-    KeyRange,
-    Policy,
     QueueHead,
     QueueName,
     SnapshotPoint,
@@ -29,6 +25,7 @@ from penstock.model import (
     Term,
 )
 from penstock.spark.pipeline.moment import Moment
+from penstock.spark.pipeline.policies import policy_of
 from penstock.tools.new_directory import new_directory
 
 if TYPE_CHECKING:
@@ -89,19 +86,6 @@ def _heads(moment: Moment) -> dict[str, QueueHead]:
 def _counted(head: QueueHead, count: int, generation: Generation) -> QueueHead:
     last_id = head.last_id if generation is Generation.THREE else TaskId(count)
     return QueueHead(name=head.name, policy=head.policy, last_id=last_id, count=count)
-
-
-def policy_of(fields: Mapping[str, str] | None) -> Policy:
-    """Return the policy that a queue's properties spell."""
-    if not fields:
-        return NO_LIMITS
-    keys = json.loads(fields["keys"]) if "keys" in fields else None
-    return Policy(
-        implementation=Implementation[fields.get("implementation", "heap").upper()],
-        size_max=int(fields["size_max"]) if "size_max" in fields else None,
-        payload_size_max=int(fields["payload_size_max"]) if "payload_size_max" in fields else None,
-        keys=None if keys is None else KeyRange(lowest=keys[0], highest=keys[1]),
-    )
 
 
 def _encode(moment: Moment, form: QueueForm, staging: Path) -> dict[str, list[dict[str, Any]]]:

@@ -43,21 +43,27 @@ class Axis:
 
 
 def linear(
-    highest: float, words: Callable[[float], str], *, name: str = "", base: int = 10
+    highest: float, words: Callable[[float], str], *, base: int = 10, is_whole: bool = False
 ) -> Axis:
-    """Return an axis from 0 to just above ``highest``. Bytes take ``base`` 2: their ticks are round in KiB."""
-    step = _nice(max(highest, 1e-300) / 4, base) if highest > 0 else 0.25
-    if highest >= 1 and words is units.short:
-        step = max(step, 1.0)  # half a task is none
-    top = step * math.ceil(highest / step - 1e-9) if highest > 0 else 1.0
-    marks = np.arange(0, round(top / step) + 1) * step if highest > 0 else np.array([0.0])
-    ticks = tuple(Tick(at=float(mark / top), label=words(float(mark))) for mark in marks)
-    return Axis(name=name, ticks=ticks, place=lambda values: values / top, words=words)
+    """Return an axis from 0 to just above ``highest``.
+
+    Bytes take ``base`` 2: their ticks are round in KiB. What ``is_whole`` has no ticks between 0 and 1.
+    """
+    if highest <= 0:
+        return Axis(
+            name="", ticks=(Tick(at=0.0, label=words(0.0)),), place=np.zeros_like, words=words
+        )
+    step = _nice(highest / 4, base)
+    if is_whole:
+        step = max(step, 1.0)
+    steps = math.ceil(highest / step - 1e-9)
+    ticks = tuple(Tick(at=i / steps, label=words(i * step)) for i in range(steps + 1))
+    return Axis(name="", ticks=ticks, place=lambda values: values / (steps * step), words=words)
 
 
-def logarithmic(highest: float, words: Callable[[float], str], *, name: str = "") -> Axis:
+def logarithmic(highest: float, words: Callable[[float], str]) -> Axis:
     """Return an axis on which each step is ten times the last, and which has a zero: log(1 + value)."""
-    top = math.log10(1 + max(highest, 1.0))
+    top = math.log10(1 + max(highest, 1.0)) * 1.04  # a little room above
     powers = range(math.ceil(top) + 1)
     skip = max(1, math.ceil(len(powers) / 6))
     marks = [0.0, *(10.0**power for power in powers[::skip] if 10.0**power <= max(highest, 1.0))]
@@ -68,15 +74,14 @@ def logarithmic(highest: float, words: Callable[[float], str], *, name: str = ""
     def place(values: Floats) -> Floats:
         return np.asarray(np.log10(1 + np.maximum(values, 0)) / top, dtype=np.float64)
 
-    return Axis(name=name, ticks=ticks, place=place, words=words)
+    return Axis(name="", ticks=ticks, place=place, words=words)
 
 
 def positions(first: float, end: float) -> Axis:
     """Return an axis of log indexes."""
-    if end <= first:
-        first, end = first - 1, first + 1
+    first, end = _apart(first, end, least=1.0)
     step = max(1.0, _nice((end - first) / _TICKS, 10))
-    marks = np.arange(math.ceil(first / step), math.floor(end / step) + 1) * step
+    marks = _multiples(first, end, step)
     digits = _short_position(step, end)
     ticks = tuple(
         Tick(at=float((mark - first) / (end - first)), label=digits(mark)) for mark in marks
@@ -91,14 +96,13 @@ def positions(first: float, end: float) -> Axis:
 
 def times(first_us: float, end_us: float) -> Axis:
     """Return an axis of time, in UTC."""
-    if end_us <= first_us:
-        first_us, end_us = first_us - units.SECOND_US, first_us + units.SECOND_US
+    first_us, end_us = _apart(first_us, end_us, least=units.SECOND_US)
     seconds = (end_us - first_us) / units.SECOND_US
     step = next((s for s in _STEPS_S if seconds / s <= _TICKS), None)
     if step is None:
         step = 364 * _DAY_S * _nice(seconds / (364 * _DAY_S) / _TICKS, 10)
     step_us = step * units.SECOND_US
-    marks = np.arange(math.ceil(first_us / step_us), math.floor(end_us / step_us) + 1) * step_us
+    marks = _multiples(first_us, end_us, step_us)
     ticks = tuple(
         Tick(at=float((mark - first_us) / (end_us - first_us)), label=_clock(float(mark), step))
         for mark in marks
@@ -109,6 +113,19 @@ def times(first_us: float, end_us: float) -> Axis:
         place=lambda values: (values - first_us) / (end_us - first_us),
         words=lambda value: f"{units.moment(value, is_fine=step < 1)} UTC",
     )
+
+
+def _multiples(first: float, end: float, step: float) -> list[float]:
+    return [float(i * step) for i in range(math.ceil(first / step), math.floor(end / step) + 1)]
+
+
+def _apart(first: float, end: float, *, least: float) -> tuple[float, float]:
+    """Return the range, or one around it where it is none, or too short for ticks that floats could tell apart."""
+    far = max(abs(first), abs(end))
+    if end - first > far * 1e-12:
+        return first, end
+    room = max(least, far * 1e-9)
+    return first - room, first + room
 
 
 def _clock(time_us: float, step: float) -> str:

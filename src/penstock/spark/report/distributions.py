@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.spark.report import units
 from penstock.spark.report.axes import Floats
-from penstock.spark.report.charts import BARS_MAX, OTHERS, Series, bar_chart
+from penstock.spark.report.charts import BARS_MAX, bar_chart
+from penstock.spark.report.frame import OTHERS, Series, Unit
 from penstock.spark.report.inputs import Rows
 from penstock.spark.report.markup import Markup, brief, name_of, tag
 from penstock.spark.report.measures import sum_by
@@ -28,6 +29,10 @@ KEYS_MAX: Final = 8
 _LUMP: Final = (
     0.9  # of all tasks in one of the equal ranges: then ranges of equally many keys show more
 )
+
+_KEY_TASKS: Final = Unit(name="tasks", ticks=units.short, values=units.count)
+_TASKS: Final = Unit(name="tasks added", ticks=units.short, values=units.count)
+_BYTES: Final = Unit(name="bytes added", ticks=units.size, values=units.size, base=2)
 
 
 def key_charts(rows: Rows, key: str, queues: Sequence[tuple[str, str]]) -> Markup:
@@ -61,30 +66,23 @@ def size_charts(rows: Rows, key: str, colours: Mapping[str, str]) -> Markup:
     column = np.searchsorted(np.array(classes, dtype=np.int64), lows, "right") - 1
     codes, names = rows.codes("queue")
     charts = []
-    for field, title, unit, words, base in (
-        ("adds", "Tasks by size", "tasks added", units.short, 10),
-        ("bytes", "Bytes by size", "bytes added", units.size, 2),
+    for field, title, unit in (
+        ("adds", "Tasks by size", _TASKS),
+        ("bytes", "Bytes by size", _BYTES),
     ):
-        values = rows.counts(field)
-        series = _size_series(codes, names, column, values, colours, len(classes))
-        totals = np.sum([one.values for one in series], axis=0)
-        titles = [
-            "\n".join(
-                [_size_range(low), f"all: {words(float(totals[i]))}"]
-                + [
-                    f"{brief(one.name)}: {words(float(one.values[i]))}"
-                    for one in series
-                    if one.values[i]
-                ]
-            )
-            for i, low in enumerate(classes)
-        ]
+        series = _size_series(codes, names, column, rows.counts(field), colours, len(classes))
         charts.append(
             bar_chart(
-                key=f"{key}-{field}", title=title, caption="", labels=[_size_label(low) for low in classes],
-                titles=titles, series=series, words=words, unit=unit, across="payload size, from", base=base,
+                key=f"{key}-{field}",
+                title=title,
+                caption="",
+                labels=[_size_label(low) for low in classes],
+                titles=_size_titles(classes, series, unit),
+                series=series,
+                unit=unit,
+                across="payload size, from",
             )
-        )  # fmt: skip
+        )
     return tag("div", tag("h3", "Sizes"), tag("div", *charts, class_="charts"), class_="group")
 
 
@@ -108,7 +106,7 @@ def _key_chart(
     )
     return bar_chart(
         key=key, title=name or "(default)", caption=f"{said}{', log axis' if scale == 'log' else ''}",
-        labels=labels, titles=titles, words=units.short, unit="tasks", across="key", is_stacked=False, is_small=True,
+        labels=labels, titles=titles, unit=_KEY_TASKS, across="key", is_stacked=False, is_small=True,
         scale=scale,
         series=[
             Series(name="added", values=added, colour=f"{colour} pale", note=units.count(float(adds.sum()))),
@@ -182,6 +180,16 @@ def _size_classes(lows: NDArray[np.int64]) -> list[int]:
     return classes
 
 
+def _size_titles(classes: Sequence[int], series: Sequence[Series], unit: Unit) -> list[str]:
+    titles: list[str] = []
+    for i, low in enumerate(classes):
+        values = [(brief(one.name), float(one.values[i])) for one in series]
+        lines = [f"{name}: {unit.values(value)}" for name, value in values if value]
+        total = unit.values(sum(value for _, value in values))
+        titles.append("\n".join([_size_range(low), f"all: {total}", *lines]))
+    return titles
+
+
 def _size_series(
     codes: NDArray[np.int64],
     names: Sequence[str],
@@ -211,4 +219,6 @@ def _size_label(low: int) -> str:
 def _size_range(low: int) -> str:
     if low < 2:
         return "empty" if low == 0 else "1 byte"
-    return f"{units.size(low)} up to {units.size(2 * low - 1) if low < 512 else 'below ' + units.size(2 * low)}"
+    if low < 1024:
+        return f"{low} to {2 * low - 1} B"
+    return f"{units.size(low)} to below {units.size(2 * low)}"

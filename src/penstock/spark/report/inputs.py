@@ -5,7 +5,7 @@ A table may be missing, which is not the same as empty: what was not looked at i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -97,7 +97,11 @@ class Rows:
     def sorted(self, name: str, *, limit: int) -> Rows:
         """Return the rows with the highest values of a column, highest first."""
         order = np.argsort(-np.nan_to_num(self.numbers(name), nan=-np.inf), kind="stable")
-        return Rows(self._table.take(pa.array(order[:limit])))
+        return self.take(order[:limit].tolist())
+
+    def take(self, rows: Sequence[int]) -> Rows:
+        """Return these rows, in this order."""
+        return Rows(self._table.take(pa.array(rows, pa.int64())))
 
     def head(self, limit: int) -> Rows:
         """Return the first rows."""

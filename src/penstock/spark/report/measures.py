@@ -5,6 +5,7 @@ Queues are many and buckets may be: nothing here makes a matrix of both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ class Depth:
     def __init__(self, rows: Rows) -> None:
         rows = rows.where(np.isfinite(rows.numbers("bucket")) & np.isfinite(rows.numbers("depth")))
         codes, self.queues = rows.codes("queue")
+        self._codes = {name: code for code, name in enumerate(self.queues)}
         self.buckets, column = np.unique(rows.positions("bucket"), return_inverse=True)
         self.index = _by_column(rows.numbers("log_index"), column, len(self.buckets))
         if len(self.buckets) and not np.isfinite(self.index).any():
@@ -52,13 +54,22 @@ class Depth:
         self.peak: Floats = np.maximum(self._base, 0)
         np.maximum.at(self.peak, codes, depth)
 
-    def series(self, queues: NDArray[np.int64]) -> Floats:
+    def series(self, names: Sequence[str]) -> Floats:
         """Return the depth of these queues together, bucket by bucket."""
         total = np.zeros(len(self.buckets))
+        queues = np.array([self._codes[name] for name in names], dtype=np.int64)
         for queue in queues:
             rows = slice(self._start[queue], self._start[queue + 1])
             np.add.at(total, self._column[rows], self._change[rows])
         return np.asarray(self._base[queues].sum() + np.cumsum(total), dtype=np.float64)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._codes
+
+    @property
+    def last_us(self) -> float | None:
+        """When the last bucket ended, if that is known."""
+        return None if self.time is None else float(self.time[-1])
 
     def time_of(self, bucket: NDArray[np.int64]) -> Floats | None:
         """Return when these buckets ended, if all of them are known."""
@@ -108,8 +119,8 @@ class QueueTotals:
     """What the tables say of one queue."""
 
     name: str
-    adds: float
-    removes: float
+    adds: float | None
+    removes: float | None
     peak: float | None
     waiting: float | None
     waiting_size: float | None
@@ -123,11 +134,16 @@ class QueueTotals:
         return self.waiting or 0.0
 
 
-def queue_totals(depth: Depth, throughput: Rows, summary: Rows) -> list[QueueTotals]:
-    """Return the queues, those first that are deep, busy or were deep."""
-    codes, names = throughput.codes("queue")
-    adds = dict(zip(names, sum_by(codes, throughput.counts("adds"), len(names)), strict=True))
-    removes = dict(zip(names, sum_by(codes, throughput.counts("removes"), len(names)), strict=True))
+def queue_totals(depth: Depth, throughput: Rows | None, summary: Rows) -> list[QueueTotals]:
+    """Return the queues, those first that are deep, busy or were deep. ``None`` is a throughput nobody measured."""
+    adds: dict[str, float] = {}
+    removes: dict[str, float] = {}
+    if throughput is not None:
+        codes, names = throughput.codes("queue")
+        for sums, column in ((adds, "adds"), (removes, "removes")):
+            found_sums = sum_by(codes, throughput.counts(column), len(names)).tolist()
+            sums.update(zip(names, found_sums, strict=True))
+    nothing = None if throughput is None else 0.0
     peaks = dict(zip(depth.queues, depth.peak.tolist(), strict=True))
     lasts = dict(zip(depth.queues, depth.last.tolist(), strict=True))
     tasks = {row["queue"] or "": row for row in summary.dicts()}
@@ -138,8 +154,8 @@ def queue_totals(depth: Depth, throughput: Rows, summary: Rows) -> list[QueueTot
         found.append(
             QueueTotals(
                 name=name,
-                adds=float(adds.get(name, 0.0)),
-                removes=float(removes.get(name, 0.0)),
+                adds=adds.get(name, nothing),
+                removes=removes.get(name, nothing),
                 peak=peaks.get(name),
                 waiting=lasts.get(name) if waiting is None else float(waiting),
                 waiting_size=row.get("bytes"),
@@ -155,10 +171,10 @@ def _in_order(found: list[QueueTotals]) -> list[QueueTotals]:
     """Order by the largest share that a queue has in any of depth, peak and adds."""
     depth = max((q.depth for q in found), default=0.0) or 1.0
     peak = max((q.peak or 0.0 for q in found), default=0.0) or 1.0
-    adds = max((q.adds for q in found), default=0.0) or 1.0
+    adds = max((q.adds or 0.0 for q in found), default=0.0) or 1.0
 
     def share(queue: QueueTotals) -> tuple[float, float, str]:
-        best = max(queue.depth / depth, (queue.peak or 0.0) / peak, queue.adds / adds)
+        best = max(queue.depth / depth, (queue.peak or 0.0) / peak, (queue.adds or 0.0) / adds)
         return -best, -queue.depth, queue.name
 
     return sorted(found, key=share)

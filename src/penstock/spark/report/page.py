@@ -70,9 +70,9 @@ def make_report(tables: Mapping[str, pa.Table], facts: Facts) -> str:
     return f"<!doctype html>\n{page}\n"
 
 
-def _parts(inputs: Inputs, sources: list[SourceFacts]) -> tuple[list[float], list[Markup]]:
+def _parts(inputs: Inputs, sources: list[SourceFacts]) -> tuple[list[float | None], list[Markup]]:
     """Return the parts of the first sources, and how many tasks wait in each of these."""
-    waiting: list[float] = []
+    waiting: list[float | None] = []
     parts: list[Markup] = []
     size = 0
     for i, source in enumerate(sources[:SOURCES_MAX]):
@@ -125,7 +125,9 @@ def _footer(facts: Facts) -> Markup:
     return tag("footer", tag("p", words))
 
 
-def _source_table(inputs: Inputs, sources: list[SourceFacts], waiting: list[float]) -> Markup:
+def _source_table(
+    inputs: Inputs, sources: list[SourceFacts], waiting: list[float | None]
+) -> Markup:
     if not sources:
         return tag("p", "There is no source.", class_="empty")
     rows: list[list[str]] = []

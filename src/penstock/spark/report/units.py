@@ -6,12 +6,16 @@ Counts above a million lose digits, positions never: an index, an id or a key is
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from penstock.model import INT64_MAX
+
+Words = Callable[[float], str]
+"""How a number is written."""
 
 NONE: Final = "–"
 """What stands where there is no value."""

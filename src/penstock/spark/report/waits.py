@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,13 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.spark.report import units
-from penstock.spark.report.charts import OTHERS, span_bar
+from penstock.spark.report.frame import OTHERS
+from penstock.spark.report.inline import span_bar
 from penstock.spark.report.inputs import Rows
 from penstock.spark.report.markup import Markup, join, name_of, tag
 from penstock.spark.report.tables import Column, table
 
 LIFECYCLES_MAX: Final = 12
 """Tasks in each of the two tables; the table of lifecycles has them all."""
+
+QUEUE_LIFECYCLES_MAX: Final = 5
+"""Of these, tasks of the same queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +50,30 @@ def wait_tables(
         (True, "Longest waiting now", waiting),
         (False, "Slowest of the removed", removed),
     ):
-        shown = rows.where(is_removed != is_open).sorted("waited", limit=LIFECYCLES_MAX).dicts()
+        shown = _slowest(rows.where(is_removed != is_open))
         cells = [_row(row, log, colours, is_open=is_open, is_reborn=is_reborn) for row in shown]
         all_of_them = max(total, len(shown))
-        said = f"{units.count(len(shown))} of {units.plural(all_of_them, 'task')}."
+        said = f"{units.count(len(shown))} of {units.plural(all_of_them, 'task')}, at most {QUEUE_LIFECYCLES_MAX} of a queue."
         body = table(_columns(is_open=is_open), cells, class_="waits", label=title) if shown else ""
         tables.append(
             tag("div", tag("h3", title), tag("p", said if shown else "None."), body, class_="card")
         )
     return join(*tables)
+
+
+def _slowest(rows: Rows) -> list[dict[str, Any]]:
+    """Return the rows that waited longest. One slow queue does not hide all others."""
+    codes, _ = rows.codes("queue")
+    order = np.argsort(-np.nan_to_num(rows.numbers("waited"), nan=-np.inf), kind="stable")
+    taken: Counter[int] = Counter()
+    chosen: list[int] = []
+    for row in order.tolist():
+        taken[codes[row]] += 1
+        if taken[codes[row]] <= QUEUE_LIFECYCLES_MAX:
+            chosen.append(row)
+        if len(chosen) == LIFECYCLES_MAX:
+            break
+    return rows.take(chosen).dicts()
 
 
 def _columns(*, is_open: bool) -> list[Column]:

@@ -1,7 +1,7 @@
 """A TaskFlux log that may grow while it is read: how far it can be relied on, and where its entries stand.
 
 ``GrowingLog`` lives on the driver and looks at the files again whenever it is asked; what it has scanned once it
-remembers as marks, so that a look costs a listing and the bytes that are new. ``read_range`` runs on executors.
+remembers as marks, so that a look costs a listing and the bytes that are new. What it plans, ``ranges`` reads.
 
 Nothing is ever told that could change: generation 3 is read up to its sync point and generation 2 up to the commit
 index in its header. Where the files hold neither, whole entries are counted, and what is torn behind them is not
@@ -13,25 +13,21 @@ from __future__ import annotations
 import os
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, CorruptData, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, decode_header, parse_segment_name
-from penstock.spark.filters import Filters
-from penstock.spark.options import ReadOptions
-from penstock.spark.taskflux.planning import LogPlan, layout_of, shown_path
-from penstock.spark.taskflux.scanning import _Builder, _is_record, _Place, _Walk
+from penstock.spark.families import refusal
+from penstock.spark.taskflux.planning import shown_path
+from penstock.spark.taskflux.scanning import _is_record
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.reading import scan_file_columns
 from penstock.tools.history import survey
 from penstock.tools.target import FILES, opened, read_sync_point, resolve
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOOKS_MAX: Final = 100
 """Looks at files that a compaction changes meanwhile; it renames a few of them and is over."""
@@ -114,9 +110,12 @@ class GrowingLog:
     def look(self) -> tuple[int, int]:
         """Look at the files. Return the first index they hold, and the last that will not change any more.
 
-        The last is the one before the first if there is none. Raises ``BadData``.
+        The last is the one before the first if there is none. Raises ``BadData`` and ``PathRefused``.
         """
-        self._extent = self._look_at_chain() if self._is_chain else self._look_at_file()
+        try:
+            self._extent = self._look_at_chain() if self._is_chain else self._look_at_file()
+        except OSError as error:
+            raise refusal(self._path, error) from None
         segments, sure = self._extent.segments, self._extent.sure
         if not segments:
             return 0, -1
@@ -170,6 +169,8 @@ class GrowingLog:
         known = read_sync_point(self._target)
         directory = self._target.companions
         assert directory is not None
+        if not directory.is_dir():
+            return Extent()  # a node that has not written yet
         found = sorted(
             (first, directory / name)
             for name in os.listdir(directory)
@@ -319,58 +320,3 @@ def _boundaries(
 def _gone(path: str, index: int | None) -> Compacted:
     what = "entries" if index is None else f"entry {index}"
     return Compacted(f"{path}: the file went away while {what} should be read from it")
-
-
-# --- on executors --------------------------------------------------------------------------------
-
-
-def read_range(
-    plan: RangePlan, options: ReadOptions, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of entries, all of them or none: raises ``Compacted`` and ``CorruptData``."""
-    layout = layout_of(plan.layout)
-    filters = Filters(first=plan.first, last=plan.last)
-    end = plan.start.entry  # behind the last entry that was met
-    try:
-        with opened(Path(plan.path)) as file:
-            if Path(plan.path).stat().st_ino != plan.inode:
-                raise _gone(plan.path, plan.first)
-            size = file.size() if plan.end is None else plan.end
-            builder = _builder(plan, layout, size, options, filters, columns)
-            walk = _Walk(layout, _Place(plan.start.position, plan.start.term, plan.start.entry))
-            for batch in walk.over(file, size, size):
-                numbers, is_known = walk.indexes
-                numbers = numbers[is_known & _is_record(batch, layout)]
-                end = int(numbers[-1]) + 1 if len(numbers) else end
-                built = builder.build(batch, walk.indexes)
-                if built is not None:
-                    yield built
-    except FileNotFoundError:
-        raise _gone(plan.path, plan.first) from None
-    if options.fail_on_data_loss and end <= plan.last:
-        raise CorruptData(
-            f"entries {plan.first} to {plan.last} are not all there, damage hides some; see 'penstock"
-            " verify', or read without them: failOnDataLoss=false",
-            path=plan.path,
-        )
-
-
-def _builder(
-    plan: RangePlan,
-    layout: LogLayout,
-    size: int,
-    options: ReadOptions,
-    filters: Filters,
-    columns: Sequence[str],
-) -> _Builder:
-    log = LogPlan(
-        path=plan.path,
-        shown=plan.shown,
-        layout=plan.layout,
-        first=plan.start.entry,
-        start=plan.start.position,
-        stop=size,
-        size=size,
-        commit=None,  # a stream goes no further than what is committed
-    )
-    return _Builder(plan.source, log, layout, options, filters, columns)

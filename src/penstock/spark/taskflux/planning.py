@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import Compacted
-from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
-from penstock.formats.taskflux.snapshot import SnapshotLayout
 from penstock.model import SnapshotPoint
 from penstock.spark.columns import OK, Op, Table
 from penstock.spark.families import Piece
@@ -35,7 +33,7 @@ class LogPlan:
     first: int  # index of the file's first record
     start: int
     stop: int
-    size: int  # a file that grows is read up to the size it had
+    size: int  # of the file when it was planned; what a growing one has behind it is not read
     # Entries behind it are not known to be committed; None: nothing is known of that.
     commit: int | None
 
@@ -220,12 +218,3 @@ def _unreadable_rows(source: str, history: History) -> list[dict[str, object]]:
 
 def layout_of(name: str) -> LogLayout:
     return LogLayout[name]
-
-
-def snapshot_layout_of(name: str) -> SnapshotLayout:
-    return SnapshotLayout[name]
-
-
-def is_sequential(generation: Generation) -> bool:
-    """Whether only a replay in order tells what the entries of a generation do."""
-    return generation is Generation.ONE

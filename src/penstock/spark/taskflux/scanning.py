@@ -143,7 +143,9 @@ def _read_log(
     builder = _Builder(source, plan, layout, options, filters, columns)
     with opened(Path(plan.path)) as file:
         known = _known_places(plan)
-        size = min(plan.size, file.size())
+        size = (
+            file.size()
+        )  # larger than when it was planned, if it grows: its last record may be whole now
         place = _find_place(file, plan, layout, size, filters, known)
         if place is None:
             return
@@ -167,7 +169,7 @@ def _known_places(plan: LogPlan) -> dict[int, _Place]:
     found = Path(plan.path).stat()
     if time.time_ns() - found.st_mtime_ns < _STEADY_NS:
         return {}
-    key = plan.path, found.st_ino, found.st_mtime_ns, plan.size
+    key = plan.path, found.st_ino, found.st_mtime_ns, found.st_size
     known = _places.setdefault(key, {})
     _places.move_to_end(key)
     while len(_places) > _FILES_MAX:
