@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+import webbrowser
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ from penstock.tools.target import resolve
 
 console = Console()
 
+REPORT = Path("demo/report.html").absolute()
 QUEUE = "orders"
 COUNT = 100_000
 KEYS = 10  # task i has the key i % 10; the smallest key comes out first
@@ -281,6 +284,21 @@ def place_for_files(keep: Path | None) -> Iterator[Path]:
         yield keep
 
 
+def report(root: Path) -> Path:
+    """The last act: the files become tables, and the tables a page. Raises ``DemoFailed``."""
+    console.rule("[bold]The same files, as tables of Spark's")
+    words = ["pipeline", "run", "--in", "node", "--out", "tables"]
+    if demo_files.penstock(console, *words, directory=root):
+        raise DemoFailed("penstock pipeline found something wrong, or did not end well")
+    REPORT.parent.mkdir(exist_ok=True)
+    page = (root / "tables" / "current" / "report.html").read_bytes()
+    REPORT.write_bytes(page)
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(REPORT.as_uri())
+    console.print()
+    return REPORT
+
+
 def say_what_next(keep: Path | None) -> None:
     console.rule("[bold]What to try next")
     if keep is None:
@@ -309,6 +327,7 @@ def main() -> None:
             survive(root)
             if not demo_files.show(console, root):
                 raise DemoFailed("a command did not end as it should")
+            page = report(root)
         except (DemoFailed, penstock.PenstockError) as error:
             console.print(
                 f"[bold red]✗ The demonstration did not go as it should:[/] {escape(str(error))}"
@@ -316,7 +335,10 @@ def main() -> None:
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(130)
-    console.print("[bold green]Everything went as it should.[/]\n")
+    console.print(
+        f"[bold green]Everything went as it should.[/] The page about it: {escape(str(page))}\n",
+        soft_wrap=True,
+    )
     say_what_next(keep)
 
 

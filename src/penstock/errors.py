@@ -30,6 +30,7 @@ PenstockError
 │   ├── NotLeader           another node leads; ask that one
 │   └── LimitReached        the node has as many queues, connections or bytes as it may
 ├── DependencyMissing       something that must be installed is not
+├── SparkFailed             a job of Spark's did not end well
 └── ConnectionFailed        what happens between a client and a node
     ├── Unreachable         nobody answers at this address
     ├── ConnectionLost      the connection broke; what was under way has an unknown outcome
@@ -149,6 +150,10 @@ class StorageFailed(StorageError):
 
 class RequestRefused(PenstockError):
     """A node took a request and said no; nothing changed."""
+
+
+class SparkFailed(PenstockError):
+    """A job of Spark's did not end well; the message is the cause as far as Spark tells it."""
 
 
 class DependencyMissing(PenstockError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +173,43 @@ def test_an_attempt_that_died_is_completed_by_the_next(
             writer.write(cut_short(table, after=after))
     assert put(writer, table, rows_per_batch=1001) == 20_000
     assert put(writer, table, rows_per_batch=3) == 20_000  # a speculative copy that comes late
+    assert held(node, queue) == payloads(table)
+
+
+KILLED_WRITER = """
+import os, signal, sys
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from penstock.spark import sink
+from penstock.spark.source import PenstockSource
+
+table = pa.table({"payload": pa.array([b"%d" % n for n in range(20_000)], pa.binary())})
+
+def batches():
+    yield from table.slice(0, 14_500).to_batches(max_chunksize=1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Task:
+    def partitionId(self):
+        return 0
+
+sink._task = Task
+options = dict(node=sys.argv[1], queue=sys.argv[2], txnappid="killed", txnversion="0")
+PenstockSource(options).writer(from_arrow_schema(table.schema), False).write(batches())
+"""
+
+
+def test_a_writer_that_was_killed_is_completed_by_its_repetition(
+    node: NodeProcess, queue: str, as_task: Any
+) -> None:
+    command = [sys.executable, "-c", KILLED_WRITER, node.address, queue]
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with node.client() as client:
+        assert 0 < client.stat(queue).count < 20_000
+    table = rows_of(20_000)
+    named: dict[str, Any] = {"txnAppId": "killed", "txnVersion": "0"}
+    assert put(writer_of(table.schema, node=node.address, queue=queue, **named), table) == 20_000
     assert held(node, queue) == payloads(table)
 
 

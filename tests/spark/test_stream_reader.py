@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from penstock.errors import Compacted, CorruptData, InvalidValue, PathMissing, PathRefused
+from penstock.errors import BadData, Compacted, CorruptData, InvalidValue, PathMissing, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.sync_point import FILE_NAME
 from penstock.spark import node as node_module
@@ -202,6 +202,23 @@ def test_a_look_scans_only_what_is_new(grown: GrowingDirectory, monkeypatch: Any
     # Each entry from the mark before it; the newest segment begins where the last one ended.
     assert scanned_from == sorted(set(scanned_from))
     assert len(scanned_from) == 30
+
+
+@each_generation
+def test_marks_that_were_forgotten_are_found_again(
+    tmp_path: Path, generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "_MARKS_MAX", 2)
+    monkeypatch.setattr(growing, "_SEGMENTS_MAX", 1)
+    log = GrowingDirectory(tmp_path / "node", generation)
+    log.add(40)
+    reader = stream_of(log.root)
+    every = [BEGINNING, *(end for end, _ in batches(reader, limit=ReadMaxRows(1)))]
+    assert len(every) == 41
+    for first, last in zip(every[30:0:-7], every[39:0:-7], strict=False):
+        rows = rows_between(reader, first, last)
+        assert indexes(rows) == list(range(first["index"] + 1, last["index"] + 1))
+    log.close()
 
 
 @each_generation
@@ -455,6 +472,20 @@ def test_damage_that_hides_entries_fails_the_stream(grown: GrowingDirectory) -> 
     assert indexes(left)[-1] == 34
 
 
+def test_a_snapshot_that_cannot_be_read_hides_where_a_log_of_generation_2_begins(
+    tmp_path: Path,
+) -> None:
+    log = GrowingDirectory(tmp_path / "node", TWO)
+    log.add(20)
+    log.compact(10)
+    log.close()
+    log.directory.layout.snapshot.write_bytes(b"no snapshot at all")
+    reader = stream_of(log.root, failOnDataLoss="false")
+    for _ in range(2):
+        with pytest.raises(BadData, match="snapshot"):
+            reader.latestOffset(BEGINNING, ALL)
+
+
 def flip(log: GrowingDirectory, *, entry: int) -> None:
     """Change a byte in an entry's payload."""
     for segment in log.directory.layout.log.glob("*.log"):
@@ -591,6 +622,14 @@ def test_a_stream_of_a_live_node_goes_on_where_it_was(live: NodeProcess) -> None
     ]
     with pytest.raises(CorruptData, match="was delivered with term 9"):
         reader.latestOffset(offset | {"term": 9}, ALL)
+
+
+def test_a_stream_of_a_directory_can_go_on_as_one_of_its_node(live: NodeProcess) -> None:
+    fill(live, 20)
+    of_files = stream_of(live.data)
+    offset = of_files.latestOffset(BEGINNING, ReadMaxRows(9))
+    rest = streamed(stream_of(None, node=live.address), offset)
+    assert without_place(rest) == without_place(streamed(of_files, offset))
 
 
 def test_a_node_that_compacted_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+PAGE = Path(__file__).parent.parent.parent / "docs" / "spark-streams.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COLUMNS = ("log_index", "term", "op", "queue", "key", "payload")
 
 
@@ -148,3 +151,22 @@ def test_a_frame_is_written_to_a_node_and_read_from_it(
     assert {bytes(row.payload) for row in added.select("payload").collect()} == {
         b"%d" % n for n in range(3000)
     }
+
+
+def test_the_blocks_of_the_page_run_as_typed(
+    spark: SparkSession, tmp_path: Path, node: NodeProcess
+) -> None:
+    opening, *blocks = BLOCK.findall(PAGE.read_text())
+    assert "session()" in opening  # this one is the tests' own
+    code = "\n".join(blocks)
+    assert code.count("127.0.0.1:2602") == 5
+    code = code.replace("127.0.0.1:2602", node.address)
+    # Paths are those of the Java process, which has a working directory of its own.
+    for place in ("changes.parquet", "changes.checkpoint", "copies.checkpoint"):
+        assert f'"{place}"' in code
+        code = code.replace(f'"{place}")', f'"{tmp_path / place}")')
+    code = code.replace('.load("node")', f'.load("{node.data}")')
+    exec(compile(code, str(PAGE), "exec"), {"spark": spark})
+    with node.client() as client:
+        assert client.stat("orders").count == 1000
+        assert client.stat("copies").count == 2000  # the stream's, and one of the two named writes

@@ -13,13 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, In
 
-from penstock.errors import OutOfRange, PenstockError
-from penstock.formats.taskflux.log import LogLayout
+from penstock.errors import BadData, OutOfRange, PenstockError
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
+from penstock.model import (
+    DEFAULT_QUEUE,
+    NOTHING,
+    AddTask,
+    CreateQueue,
+    DeleteQueue,
+    Delta,
+    Policy,
+    QueueName,
+    RemoveTask,
+    TaskId,
+)
+from penstock.spark.taskflux import lives, state
+from penstock.spark.taskflux.lives import replay_columns
+from penstock.storage import reading
 from penstock.tools.history import read_history
 from penstock.tools.replay import replay
 from penstock.tools.target import resolve
 from support.damage import random_damage
 from support.histories import nodes
+from support.naive_queues import Change
 from support.node_files import Node, write_files
 from support.samples import NODES, THREE, TWO
 from support.spark_tables import MEMORY, read_rows
@@ -123,3 +140,79 @@ def test_an_entry_behind_the_log_is_out_of_range(tmp_path: Path) -> None:
     root = THREE.write(tmp_path)
     with pytest.raises(OutOfRange, match="beyond the log, which ends at entry 5"):
         read_rows(root, table="tasks", at="6")
+
+
+# --- in columns ----------------------------------------------------------------------------------
+
+_names = st.sampled_from([DEFAULT_QUEUE, QueueName("a"), QueueName("b")])
+_deltas: st.SearchStrategy[Delta] = st.one_of(
+    st.builds(AddTask, queue=_names, key=st.integers(-1, 1), payload=st.binary(max_size=3)),
+    st.builds(AddTask, queue=_names, key=st.integers(-1, 1), payload=st.binary(max_size=3)),
+    st.builds(RemoveTask, queue=_names, id=st.integers(0, 5).map(TaskId)),
+    st.builds(CreateQueue, queue=_names, policy=st.just(Policy())),
+    st.builds(DeleteQueue, queue=_names | st.just(NOTHING.queue)),
+)
+
+
+def segment_of(root: Path, changes: list[Delta]) -> Path:
+    """Write a node with one segment."""
+    layout = LogLayout.THREE
+    records = [encode_record(layout, term=1, payload=encode_delta(one)) for one in changes]
+    data = encode_header(layout) + b"".join(records)
+    return write_files(root, {f"data/log/{segment_name(0)}": data})
+
+
+@settings(max_examples=300)
+@given(changes=st.lists(_deltas, max_size=12))
+def test_changes_that_contradict_each_other_fail_where_a_replay_fails(changes: list[Delta]) -> None:
+    with TemporaryDirectory(dir=MEMORY) as place:
+        check(segment_of(Path(place), changes), None, uncommitted=False)
+
+
+@settings(max_examples=60)
+@given(node=nodes(LogLayout.THREE, size_max=30))
+def test_a_whole_log_with_ids_is_replayed_in_columns(node: Node) -> None:
+    with TemporaryDirectory(dir=MEMORY) as place:
+        root = node.write(Path(place))
+        assert replay_columns(read_history(resolve(root)), at=None) is not None
+
+
+@pytest.mark.parametrize("window", [50, 300, 2**20])
+def test_payloads_are_gathered_from_many_windows_and_files(
+    tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "WINDOW", window)
+    monkeypatch.setattr(state, "_ROWS", 7)
+    random = Random(window)
+    queue = QueueName("q")
+    history: list[tuple[int, Change]] = [(1, CreateQueue(queue=queue, policy=Policy()))]
+    there: list[int] = []
+    for number in range(1, 200):
+        payload = random.randbytes(random.choice((0, 5, 80, 400)))
+        history.append((1, AddTask(queue=queue, key=random.randint(-3, 3), payload=payload)))
+        there.append(number)
+        if random.random() < 0.5:
+            gone = there.pop(random.randrange(len(there)))
+            history.append((2 if number > 100 else 1, RemoveTask(queue=queue, id=TaskId(gone))))
+    history = [(1 if at < 150 else 2, change) for at, (_, change) in enumerate(history)]
+    node = Node(layout=LogLayout.THREE, history=history, snapshot_at=60, starts=(40, 90, 91, 200))
+    root = node.write(tmp_path)
+    found = read(root, None, uncommitted=False)
+    assert [(name, key, payload) for name, _, key, payload, _, _ in found] == node.tasks
+    for at in (60, 61, 90, 150, node.last):
+        check(root, at, uncommitted=False)
+
+
+def test_a_log_that_is_cut_between_the_two_readings_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = segment_of(tmp_path, [AddTask(queue=DEFAULT_QUEUE, key=0, payload=b"x" * 50)])
+    plain = lives._live
+
+    def cut(*given: Any) -> Any:
+        (root / "data" / "log" / segment_name(0)).write_bytes(encode_header(LogLayout.THREE))
+        return plain(*given)
+
+    monkeypatch.setattr(lives, "_live", cut)
+    with pytest.raises(BadData, match="became shorter while it was read"):
+        read(root, None, uncommitted=False)

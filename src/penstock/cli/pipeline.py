@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import Exit, emit, say
-from penstock.errors import DependencyMissing, InvalidValue, PathRefused
+from penstock.errors import DependencyMissing, InvalidValue, PathRefused, SparkFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
 
@@ -88,10 +88,22 @@ def _spark(master: str | None, conf: list[str] | None, *, quiet: bool) -> Iterat
             f"Spark {spark.version} on {where}, {java.words},"
             f" up in {time.perf_counter() - started:.1f} s"
         )
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
         yield spark
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(_cause(str(error))) from None
     finally:
         spark.stop()
+
+
+def _cause(text: str) -> str:
+    """Return what went wrong out of all that Spark says: our own words if there are any, else its first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith("penstock.errors.")]
+    return ours[-1] if ours else f"Spark: {lines[0] if lines else 'no reason given'}"
 
 
 def _teller(quiet: bool) -> Any:

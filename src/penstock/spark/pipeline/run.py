@@ -8,6 +8,7 @@ still the same, and reads only the files that go further. It ends in the tables 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +47,7 @@ Say = Callable[[str], None]
 
 BY_SOURCE: Final = "by_source"
 BY_QUEUE: Final = "by_queue"
+_QUEUES: Final = (BY_SOURCE, BY_QUEUE)
 LOG, REST = "log", "rest"
 CLOSED, OPEN = "closed", "open"
 
@@ -239,14 +241,14 @@ class _Work:
             )
 
     def _load(self, source: Source) -> DataFrame:
-        entries = self._spark.read.format("penstock").load(source.name)
+        reader = self._spark.read.format("penstock")
         if source.name not in self.known:
-            return entries
+            return reader.load(source.name)
         index = self.known[source.name].index
-        files = source.files_behind(index)
+        entries = reader.option("files", json.dumps(source.files_behind(index))).load(source.name)
         is_new = (F.col("kind") != "entry") | F.col("log_index").isNull()
         is_new = is_new | (F.col("log_index") > index)
-        return entries.where(F.col("path").isin(*files)).where(is_new)
+        return entries.where(is_new)
 
     def _known_index(self, source: Source) -> int:
         known = self.known.get(source.name)
@@ -344,7 +346,7 @@ class _Work:
         old = self._old("lives", LIVES_SCHEMA)
         lives = advanced.lives
         lives = lives if old is None else lives.unionByName(old.where("until is not null"))
-        self._write(self._by(lives), "lives", BY_SOURCE)
+        self._write(lives, "lives")
         creates = (
             changes.where("op = 'create'").groupBy("source").agg(F.count("*").alias("creates"))
         )
@@ -358,98 +360,84 @@ class _Work:
         old_base = self._old("base")
         base = held.where(F.col("source").isin(*fresh))
         base = base if old_base is None else base.unionByName(old_base)
-        self._write(self._by(base), "base", BY_SOURCE)
+        self._write(base, "base")
         cycles = tables.lifecycles(self._histories)
         state = F.when(F.col("ended_index").isNull(), OPEN).otherwise(CLOSED)
         if self._previous is not None:
             self._staging.take_over(self._previous, "lifecycles", self._keep(f"state={CLOSED}"))
-        cycles = self._by(cycles, queue=True).withColumn("state", state)
+        cycles = self._by(cycles).withColumn("state", state)
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
         waiting = self._histories.where("ended_index is null").drop("ended_index", "end")
-        self._write(self._by(waiting, queue=True), "tasks", BY_SOURCE, BY_QUEUE)
+        self._write(self._by(waiting), "tasks", *_QUEUES)
 
     def count(self) -> None:
         """Count what came and went: counts of what is new, added to those before."""
         self._say("counting")
-        bounds = self._bounds.select("source", "known", "begin")
+        bounds = self._bounds.select("source", "known")
         lives = tables.lifecycles(self._histories).join(F.broadcast(bounds), "source")
         is_continued = F.col("source").isin(*self.known) if self.known else F.lit(False)
         # What waited when the last run ended is counted there already.
         is_new = ~is_continued | (F.col("added_index") > F.col("known"))
-        new = lives.where(is_new)
-        went = lives.where(F.col("ended_index").isNotNull())
-        came = new.withColumn("ended_index", F.lit(None).cast("long"))
+        came = lives.where(is_new).withColumn("ended_index", F.lit(None).cast("long"))
+        went = lives.where("ended_index is not null")
         gone = went.withColumn("added_index", F.lit(None).cast("long"))
-        activity = self._add(
-            "activity", tables.activity(came.unionByName(gone)), "source", "queue", "bucket"
-        )
-        base = self._spark.read.parquet(self._staging.table("base")).drop(BY_SOURCE)
-        self._write(
-            self._by(tables.depth(activity, base), queue=True), "depth", BY_SOURCE, BY_QUEUE
-        )
-        self._write(
-            self._by(tables.throughput(activity), queue=True), "throughput", BY_SOURCE, BY_QUEUE
-        )
-        counts = new.groupBy("source", "queue", "key").agg(F.count("added_index").alias("adds"))
-        ends = went.groupBy("source", "queue", "key").agg(F.count("*").alias("removes"))
-        waits = (
-            lives.where("ended_index is null")
-            .groupBy("source", "queue", "key")
-            .agg(F.count("*").alias("waiting"))
-        )
-        by_key = ["source", "queue", "key"]
-        totals = self._add("key_counts", _outer(counts, ends, by_key), *by_key)
-        self._write(
-            self._by(_outer(totals, waits, by_key), queue=True), "keys", BY_SOURCE, BY_QUEUE
-        )
-        sizes = self._add("sizes", tables.sizes(new), "source", "queue", "size_low")
-        del sizes
+        both = came.unionByName(gone)
+        throughput = self._add("throughput", tables.throughput(both), tables.STRETCH)
+        base = self._spark.read.parquet(self._staging.table("base"))
+        self._write(self._by(tables.depth(throughput, base)), "depth", *_QUEUES)
+        waiting = lives.where("ended_index is null")
+        self._add("keys", tables.keys(both), ("source", "queue", "key"), tables.waiting(waiting))
+        self._add("sizes", tables.sizes(came), ("source", "queue", "size_low"))
 
-    def _add(self, name: str, counts: DataFrame, *by: str) -> DataFrame:
-        """Add counts to those of the run before, keep the sum, and return it."""
+    def _add(
+        self, name: str, counts: DataFrame, by: Sequence[str], now: DataFrame | None = None
+    ) -> DataFrame:
+        """Add counts to those of the run before, put beside them what counts now, and keep them."""
         old = self._old(name)
-        total = (
-            counts
-            if old is None
-            else tables.add_up(counts.unionByName(old.select(counts.columns)), *by)
-        )
-        self._write(self._by(total, queue=True), name, BY_SOURCE, BY_QUEUE)
-        return self._spark.read.parquet(self._staging.table(name)).drop(BY_SOURCE, BY_QUEUE)
+        if old is not None:
+            counts = tables.add_up(counts.unionByName(old.select(counts.columns)), *by)
+        if now is not None:
+            counts = _outer(counts, now, list(by))
+        self._write(self._by(counts), name, *_QUEUES)
+        return self._spark.read.parquet(self._staging.table(name)).drop(*_QUEUES)
 
     def judge(self, *, replicas: bool) -> None:
         """Find what is wrong: within files, between them, between replicas."""
         self._say("looking for damage")
         entries = self._spark.read.parquet(self._staging.table("entries"))
-        self._write(self._by(tables.damage(entries)), "damage", BY_SOURCE)
+        self._write(tables.damage(entries), "damage")
         spans = tables.spans(self._read)
         old = self._old("spans")
         if old is not None:
             spans = _merge_spans(spans.unionByName(old.select(spans.columns)))
-        self._write(self._by(spans), "spans", BY_SOURCE)
+        self._write(spans, "spans")
         starts = self._spark.createDataFrame(
             [(s.name, s.begin + 1) for s in self._sources], "source string, start long"
         )
-        kept = self._spark.read.parquet(self._staging.table("spans")).drop(BY_SOURCE)
+        kept = self._spark.read.parquet(self._staging.table("spans"))
         current = self._spark.createDataFrame(
             [(s.name, file.shown) for s in self._sources for file in s.files],
             "source string, path string",
         )
         kept = kept.join(F.broadcast(current), ["source", "path"])
-        self._write(self._by(tables.gaps(kept, starts)), "gaps", BY_SOURCE)
+        self._write(tables.gaps(kept, starts), "gaps")
         ends = self._spark.createDataFrame(
             [(name, progress.index) for name, progress in self.progress.items()],
             "source string, end long",
         )
         compared = tables.divergence(entries, ends)
-        compared = compared if replicas else compared.limit(0)
-        self._write(compared, "divergence")
+        if replicas:
+            self._write(compared, "divergence")
+        else:
+            self._write(self._spark.createDataFrame([], compared.schema), "divergence")
         for name in ("read", "histories"):
             _remove(Path(self._staging.table(name)))
 
-    def _by(self, table: DataFrame, *, queue: bool = False) -> DataFrame:
-        table = self._with_source_directory(table)
+    def _by(self, table: DataFrame) -> DataFrame:
+        """Return a table with the columns that its files are laid out by."""
         # Never empty, as the default queue's name is: Spark reads an empty partition as none.
-        return table.withColumn(BY_QUEUE, F.concat(F.lit("_"), F.col("queue"))) if queue else table
+        table = table.withColumn(BY_QUEUE, F.concat(F.lit("_"), F.col("queue")))
+        return self._with_source_directory(table)
 
     def _write(self, table: DataFrame, name: str, *by: str) -> None:
         """Add rows to a table of this run; one without any still says what its columns are."""

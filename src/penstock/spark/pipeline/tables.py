@@ -48,56 +48,30 @@ def lifecycles(histories: DataFrame) -> DataFrame:
     )
 
 
-def activity(lives: DataFrame) -> DataFrame:
-    """Return how many tasks came and went in each bucket of entries: ``lives`` are lifecycles."""
+STRETCH: Final = ("source", "queue", "bucket", "first_index", "last_index")
+"""What a row of ``throughput`` is about."""
+
+
+def throughput(lives: DataFrame) -> DataFrame:
+    """Return how many tasks came and went in each bucket of entries; ``lives`` are lifecycles."""
     came = lives.where("added_index is not null").select(
         "source",
         "queue",
         F.floor(F.col("added_index") / BUCKET).alias("bucket"),
-        F.lit(1).alias("adds"),
-        F.lit(0).alias("removes"),
+        F.lit(1).cast("long").alias("adds"),
+        F.lit(0).cast("long").alias("removes"),
         F.col("size").alias("bytes_added"),
     )
     went = lives.where("ended_index is not null").select(
         "source",
         "queue",
         F.floor(F.col("ended_index") / BUCKET).alias("bucket"),
-        F.lit(0).alias("adds"),
-        F.lit(1).alias("removes"),
+        F.lit(0).cast("long").alias("adds"),
+        F.lit(1).cast("long").alias("removes"),
         F.lit(0).cast("long").alias("bytes_added"),
     )
-    return add_up(came.unionByName(went), "source", "queue", "bucket")
-
-
-def add_up(counts: DataFrame, *by: str) -> DataFrame:
-    """Return counts of several runs as one."""
-    sums = [name for name in counts.columns if name not in by]
-    return counts.groupBy(*by).agg(*[F.sum(name).alias(name) for name in sums])
-
-
-def depth(activity: DataFrame, base: DataFrame) -> DataFrame:
-    """Return how many tasks each queue held at the end of each bucket.
-
-    ``base`` has, for each source and queue, how many it held at the beginning (``held``).
-    """
-    so_far = Window.partitionBy("source", "queue").orderBy("bucket")
-    joined = activity.join(F.broadcast(base), ["source", "queue"], "left")
-    held = F.coalesce("held", F.lit(0)) + F.sum(F.col("adds") - F.col("removes")).over(so_far)
-    return joined.select(
-        "source",
-        "queue",
-        "bucket",
-        ((F.col("bucket") + 1) * BUCKET - 1).alias("log_index"),
-        F.lit(None).cast("timestamp").alias("event_time"),
-        F.col("adds").alias("added"),
-        F.col("removes").alias("removed"),
-        held.alias("depth"),
-    )
-
-
-def throughput(activity: DataFrame) -> DataFrame:
-    """Return how much came and went in each bucket of entries."""
-    return activity.select(
+    counted = add_up(came.unionByName(went), "source", "queue", "bucket")
+    return counted.select(
         "source",
         "queue",
         "bucket",
@@ -110,14 +84,42 @@ def throughput(activity: DataFrame) -> DataFrame:
     )
 
 
-def keys(lives: DataFrame) -> DataFrame:
-    """Return how often each key was added and removed, and how many tasks of it wait."""
-    waits = F.col("ended_index").isNull()
-    return lives.groupBy("source", "queue", "key").agg(
-        F.count("added_index").alias("adds"),
-        F.count("ended_index").alias("removes"),
-        F.sum(waits.cast("long")).alias("waiting"),
+def add_up(counts: DataFrame, *by: str) -> DataFrame:
+    """Return counts of several runs as one."""
+    sums = [name for name in counts.columns if name not in by]
+    return counts.groupBy(*by).agg(*[F.sum(name).alias(name) for name in sums])
+
+
+def depth(throughput: DataFrame, base: DataFrame) -> DataFrame:
+    """Return how many tasks each queue held at the end of each bucket.
+
+    ``base`` has, for each source and queue, how many it held at the beginning (``held``).
+    """
+    so_far = Window.partitionBy("source", "queue").orderBy("bucket")
+    joined = throughput.join(F.broadcast(base), ["source", "queue"], "left")
+    held = F.coalesce("held", F.lit(0)) + F.sum(F.col("adds") - F.col("removes")).over(so_far)
+    return joined.select(
+        "source",
+        "queue",
+        "bucket",
+        F.col("last_index").alias("log_index"),
+        F.lit(None).cast("timestamp").alias("event_time"),
+        F.col("adds").alias("added"),
+        F.col("removes").alias("removed"),
+        held.alias("depth"),
     )
+
+
+def keys(lives: DataFrame) -> DataFrame:
+    """Return how often each key was added and removed."""
+    return lives.groupBy("source", "queue", "key").agg(
+        F.count("added_index").alias("adds"), F.count("ended_index").alias("removes")
+    )
+
+
+def waiting(lives: DataFrame) -> DataFrame:
+    """Return how many tasks of each key wait; ``lives`` are those that do."""
+    return lives.groupBy("source", "queue", "key").agg(F.count("*").alias("waiting"))
 
 
 def sizes(lives: DataFrame) -> DataFrame:

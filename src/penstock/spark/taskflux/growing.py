@@ -11,7 +11,7 @@ damage but an entry that is still being written.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -179,8 +179,10 @@ class GrowingLog:
         segments = (
             Segment(path=path, layout=LogLayout.THREE, first=first) for first, path in found
         )
-        is_told = known is not None and known.sequence > 0
-        return Extent(segments=tuple(segments), sure=known.synced if known and is_told else None)
+        # A node alone has committed what it has synced, and notes the former one batch late. Of a cluster this
+        # must be ``committed``: another leader may replace what is only synced.
+        sure = known.synced if known is not None and known.sequence > 0 else None
+        return Extent(segments=tuple(segments), sure=sure)
 
     def _look_at_file(self) -> Extent:
         """Only the files around a single one tell at which index it begins, until another takes its place."""
@@ -212,10 +214,11 @@ class GrowingLog:
         if self._inodes() != before:
             held.close()
             return None
-        self._held = held
         for one in history.unreadable:
             if one.kind != "metadata":
+                held.close()
                 raise one.error
+        self._held = held
         segment = Segment(
             path=log.path, layout=log.layout, first=history.first, inode=before[log.path]
         )
@@ -246,13 +249,11 @@ class GrowingLog:
                 if segment.path.stat().st_ino != inode or segment.inode not in (None, inode):
                     raise _gone(str(segment.path), index)
                 marks = self._known(segment, inode)
-                place = bisect_right(marks, (segment.first if index is None else index,))
-                if index is None:
-                    nearest = marks[-1]
-                elif place < len(marks) and marks[place].entry == index:
-                    return inode, marks[place]
-                else:
-                    nearest = marks[place - 1]
+                # The last mark at or before the entry; each stands before those of later entries.
+                end = len(marks) if index is None else bisect_left(marks, (index + 1,))
+                nearest = marks[end - 1]
+                if nearest.entry == index:
+                    return inode, nearest
                 found = _found(file, segment, nearest, index)
         except FileNotFoundError:
             raise _gone(str(segment.path), index) from None

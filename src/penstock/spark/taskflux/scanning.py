@@ -332,6 +332,8 @@ class _Builder:
         import numpy as np
 
         filters, options = self._filters, self._options
+        if filters.paths is not None and self._plan.shown not in filters.paths:
+            return np.zeros(len(rows), dtype=np.bool_)
         tests: list[NDArray[np.bool_]] = []
         if filters.first is not None:
             tests.append(rows.has_index & (rows.index >= filters.first))

@@ -1,6 +1,7 @@
 """What the queues of a source hold, as rows: its snapshot and log replayed on one executor.
 
-For sources that fit one machine, each by itself; ``pipeline`` computes the same by aggregation.
+For sources that fit one machine, each by itself; ``pipeline`` computes the same by aggregation. Where ids tell what is
+removed, a log without damage is replayed in columns (``lives``); every other one in order, as the tools do.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from penstock.spark import arrow
 from penstock.spark.columns import Table, schema_of
 from penstock.spark.filters import Filters
 from penstock.spark.options import ReadOptions
+from penstock.spark.taskflux import lives
 from penstock.spark.taskflux.planning import StatePlan
-from penstock.tools.history import read_history
+from penstock.tools.history import History, read_history
 from penstock.tools.replay import replay
 from penstock.tools.target import FAMILY, resolve
 
@@ -29,30 +31,57 @@ def read(
     source: str, plan: StatePlan, options: ReadOptions, filters: Filters, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the tasks of every queue, each queue in its order of delivery. Raises ``BadData`` for damage."""
+    history = read_history(resolve(Path(plan.path)))
+    found = lives.replay_columns(history, at=options.at)
+    if found is None:
+        yield from _in_order(source, history, options, filters, columns)
+        return
+    for name in found.names:
+        if filters.queues is None or name in filters.queues:
+            for some in found.tasks(name, _ROWS):
+                yield _batch(source, name, found.index, found.term, some, columns)
+
+
+def _in_order(
+    source: str, history: History, options: ReadOptions, filters: Filters, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    history = read_history(resolve(Path(plan.path)))
     found = replay(history, at=options.at, uncommitted=options.uncommitted)
-    schema = schema_of(Table.TASKS)
     for name in sorted(found.queues.by_name):
         if filters.queues is not None and name not in filters.queues:
             continue
         tasks = iter(found.queues.by_name[name].in_order())
         while some := list(islice(tasks, _ROWS)):
             ids, keys, payloads = zip(*some, strict=True)
-            made: dict[str, pa.Array] = {
+            made = {
                 "task_id": pa.array(ids, pa.uint64()).view(pa.int64()),
                 "key": pa.array(keys, pa.int64()),
                 "payload": pa.array(payloads, pa.binary()),
             }
-            constants = {
-                "source": source,
-                "family": FAMILY,
-                "log_index": found.index,
-                "term": found.term,
-                "queue": name,
-            }
-            for field in schema:
-                if field.name not in made:
-                    made[field.name] = arrow.same(constants.get(field.name), len(some), field.type)
-            yield arrow.batch(made, columns)
+            yield _batch(source, name, found.index, found.term, made, columns)
+
+
+def _batch(
+    source: str,
+    queue: str,
+    index: int,
+    term: int,
+    made: dict[str, pa.Array],
+    columns: Sequence[str],
+) -> pa.RecordBatch:
+    """Return rows of one queue."""
+    constants = {
+        "source": source,
+        "family": FAMILY,
+        "log_index": index,
+        "term": term,
+        "queue": queue,
+    }
+    count = len(made["key"])
+    rest = {
+        field.name: arrow.same(constants.get(field.name), count, field.type)
+        for field in schema_of(Table.TASKS)
+        if field.name not in made
+    }
+    return arrow.batch(made | rest, columns)
