@@ -19,6 +19,17 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     try:
         function: Callable[..., Any] = njit(cache=True, nogil=True)(kernel)
-    except RuntimeError:  # No directory to keep the machine code in: every process compiles anew.
+        _check_cache(function)
+    except (RuntimeError, OSError):
+        # No directory to keep the machine code in: every process compiles anew.
         function = njit(nogil=True)(kernel)
     return function
+
+
+def _check_cache(function: Any) -> None:
+    """Raise ``OSError`` if the machine code cannot be kept where numba chose to.
+
+    It tries a directory before it chooses it, but not the one for a module in a zip, which is how Spark ships
+    packages: that one would fail when the kernel is first called.
+    """
+    function._cache._impl.locator.ensure_cache_path()  # noqa: SLF001 - nothing public asks for it

@@ -29,7 +29,7 @@ from penstock.spark import arrow
 from penstock.spark.filters import Filters, from_options, with_pushed
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.planning import LogPlan
-from penstock.spark.taskflux.scanning import _Builder
+from penstock.spark.taskflux.scanning import Builder
 from penstock.storage.reading import Batch
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _build(
         size=0,
         commit=None,  # all that a node sends is committed
     )
-    builder = _Builder(plan.address, log, layout, options, filters, columns)
+    builder = Builder(plan.address, log, layout, options, filters, columns)
     indexes = np.arange(page.first, page.first + count), np.ones(count, dtype=np.bool_)
     built = builder.build(_columns(page, count, layout), indexes)
     if built is None:

@@ -51,6 +51,7 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
         .write.format("penstock")
         .option("node", node)
         .option("txnAppId", application)
+        .option("txnVersion", 0)
         .mode("append")
         .save()
     )

@@ -23,7 +23,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, decode_header, parse_segment_name
 from penstock.spark.families import refusal
 from penstock.spark.taskflux.planning import shown_path
-from penstock.spark.taskflux.scanning import _is_record
+from penstock.spark.taskflux.scanning import is_record_of
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.reading import scan_file_columns
 from penstock.tools.history import survey
@@ -300,7 +300,7 @@ def _boundaries(
         file, layout, start=mark.position, stop=size, size=size, term=mark.term
     )
     for batch in batches:
-        pieces, is_record = batch.entries.pieces, _is_record(batch, layout)
+        pieces, is_record = batch.entries.pieces, is_record_of(batch, layout)
         whole = len(is_record) if is_record.all() else int((~is_record).argmax())
         count = whole if index is None else min(whole, index - mark.entry)
         if count:

@@ -13,7 +13,7 @@ from penstock.spark.filters import from_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.growing import GrowingLog, RangePlan
 from penstock.spark.taskflux.planning import LogPlan, layout_of
-from penstock.spark.taskflux.scanning import _Builder, _is_record, _Place, _Walk
+from penstock.spark.taskflux.scanning import Builder, Place, Walk, is_record_of
 from penstock.storage.files import File
 from penstock.tools.target import FILES
 
@@ -69,11 +69,11 @@ def _read_file(
     layout = layout_of(plan.layout)
     size = file.size() if plan.end is None else plan.end
     builder = _builder(plan, layout, size, options, columns)
-    walk = _Walk(layout, _Place(plan.start.position, plan.start.term, plan.start.entry))
+    walk = Walk(layout, Place(plan.start.position, plan.start.term, plan.start.entry))
     end = plan.start.entry  # behind the last entry that was met
     for batch in walk.over(file, size, size):
         numbers, is_known = walk.indexes
-        numbers = numbers[is_known & _is_record(batch, layout)]
+        numbers = numbers[is_known & is_record_of(batch, layout)]
         end = int(numbers[-1]) + 1 if len(numbers) else end
         built = builder.build(batch, walk.indexes)
         if built is not None:
@@ -88,7 +88,7 @@ def _read_file(
 
 def _builder(
     plan: RangePlan, layout: LogLayout, size: int, options: ReadOptions, columns: Sequence[str]
-) -> _Builder:
+) -> Builder:
     filters = replace(from_options(options), first=plan.first, last=plan.last)
     log = LogPlan(
         path=plan.path,
@@ -100,4 +100,4 @@ def _builder(
         size=size,
         commit=None,  # a stream goes no further than what is committed
     )
-    return _Builder(plan.source, log, layout, options, filters, columns)
+    return Builder(plan.source, log, layout, options, filters, columns)

@@ -116,7 +116,7 @@ def _read_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A true boundary in a log: the term of the record before it, and the index of what begins there."""
 
     position: int
@@ -129,7 +129,7 @@ _PLACES_MAX: Final = 4096
 _STEADY_NS: Final = 2 * 10**9  # a file that was written to just now may be, once more, unseen
 
 _File = tuple[str, int, int, int]  # path, inode, time of the last change, size
-_places: OrderedDict[_File, dict[int, _Place]] = OrderedDict()
+_places: OrderedDict[_File, dict[int, Place]] = OrderedDict()
 """The first boundary behind each place where a scan was told to stop, for some files: a worker reads many splits.
 
 Only of files at rest: one that is still written to may be of another content when it is read again, at the same size.
@@ -140,7 +140,7 @@ def _read_log(
     source: str, plan: LogPlan, options: ReadOptions, filters: Filters, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     layout = layout_of(plan.layout)
-    builder = _Builder(source, plan, layout, options, filters, columns)
+    builder = Builder(source, plan, layout, options, filters, columns)
     with opened(Path(plan.path)) as file:
         known = _known_places(plan)
         size = (
@@ -149,7 +149,7 @@ def _read_log(
         place = _find_place(file, plan, layout, size, filters, known)
         if place is None:
             return
-        walk = _Walk(layout, place)
+        walk = Walk(layout, place)
         for batch in walk.over(file, plan.stop, size):
             if _is_behind(walk, filters):
                 return
@@ -159,12 +159,12 @@ def _read_log(
         _remember(known, plan.stop, walk.place, size)
 
 
-def _is_behind(walk: _Walk, filters: Filters) -> bool:
+def _is_behind(walk: Walk, filters: Filters) -> bool:
     """Return whether all that a walk finds from here on is behind what is wanted."""
     return filters.last is not None and walk.before is not None and walk.before > filters.last
 
 
-def _known_places(plan: LogPlan) -> dict[int, _Place]:
+def _known_places(plan: LogPlan) -> dict[int, Place]:
     """Return the places that are known of a file; what is added to them is known to the next split."""
     found = Path(plan.path).stat()
     if time.time_ns() - found.st_mtime_ns < _STEADY_NS:
@@ -177,7 +177,7 @@ def _known_places(plan: LogPlan) -> dict[int, _Place]:
     return known
 
 
-def _remember(known: dict[int, _Place], at: int, place: _Place, size: int) -> None:
+def _remember(known: dict[int, Place], at: int, place: Place, size: int) -> None:
     # The end of a file is no place to begin at: it may only be where its zeros began.
     if place.position < size and len(known) < _PLACES_MAX:
         known[at] = place
@@ -189,18 +189,18 @@ def _find_place(
     layout: LogLayout,
     size: int,
     filters: Filters,
-    known: dict[int, _Place],
-) -> _Place | None:
+    known: dict[int, Place],
+) -> Place | None:
     """Return the first boundary at or behind a split's start; ``None`` if all that is wanted stands before it.
 
     Records carry no index, and only a scan from the file's beginning tells a boundary from what looks like
     one inside a payload; so the way there is scanned, from the nearest place that is known.
     """
-    place = _Place(layout.header_size, 0, plan.first)
+    place = Place(layout.header_size, 0, plan.first)
     nearest = max((at for at in known if at <= plan.start), default=None)
     place = place if nearest is None else known[nearest]
     if place.position < plan.start:
-        walk = _Walk(layout, place)
+        walk = Walk(layout, place)
         for _ in walk.over(file, plan.start, size):
             if _is_behind(walk, filters):
                 return None
@@ -209,10 +209,10 @@ def _find_place(
     return place
 
 
-class _Walk:
+class Walk:
     """Counts indexes along a scan."""
 
-    def __init__(self, layout: LogLayout, place: _Place) -> None:
+    def __init__(self, layout: LogLayout, place: Place) -> None:
         self._layout = layout
         self.place = place
         self.before = place.index  # the index at the start of the last batch
@@ -228,7 +228,7 @@ class _Walk:
             try:
                 batch = next(batches)
             except StopIteration as done:
-                self.place = _Place(done.value, term, index)
+                self.place = Place(done.value, term, index)
                 return
             pieces = batch.entries.pieces
             terms = pieces.term[pieces.term >= 1]
@@ -246,7 +246,7 @@ class _Walk:
         count = len(pieces)
         if index is None:
             return (np.zeros(count, np.int64), np.zeros(count, np.bool_)), None
-        is_record = _is_record(batch, self._layout)
+        is_record = is_record_of(batch, self._layout)
         steps = np.concatenate(([0], np.cumsum(is_record)))
         is_gap = ~is_record & (pieces.status != int(Status.LEFTOVER))
         lost = int(is_gap.argmax()) if is_gap.any() else count
@@ -255,7 +255,7 @@ class _Walk:
         return (index + steps[:-1], is_known), following
 
 
-def _is_record(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
+def is_record_of(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
     """Return which pieces are one record each; a gap may hold any number of them."""
     pieces = batch.entries.pieces
     found: NDArray[np.bool_]
@@ -263,7 +263,7 @@ def _is_record(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
     return found | (pieces.status == int(Status.BAD_TERM)) if layout.is_marked else found
 
 
-class _Builder:
+class Builder:
     """Makes record batches of batches of entries."""
 
     def __init__(
@@ -426,7 +426,7 @@ class _Rows:
         import numpy as np
 
         pieces, changes = batch.entries.pieces, batch.entries.changes
-        is_record = _is_record(batch, layout)
+        is_record = is_record_of(batch, layout)
         is_extension = _is_extension(batch, layout)
         self.body_offset = pieces.offset + layout.record_header.size
         self.body_size = pieces.length
