@@ -29,7 +29,7 @@ SETTINGS: Final = {
 }
 Work = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
-SPLIT: Final = "2k"
+SPLIT: Final = "4k"
 """So small that a log of a few kilobytes is read by many tasks."""
 
 HELD: Final = 2
@@ -44,7 +44,6 @@ def main() -> None:
     entries = spark.read.format("penstock").option("splitSize", SPLIT).load(node)
     keep(entries, out, "entries")
     keep(moment(spark, node, int(at)).tasks, out, "tasks")
-    keep(entries.select("queue").mapInArrow(tell_home, "home string").distinct(), out, "homes")
     summed = count_up(entries.mapInArrow(holder(entries, out), entries.schema))
     keep(summed, out, "summed")
     spark.stop()
@@ -66,28 +65,20 @@ def count_up(entries: DataFrame) -> DataFrame:
     )
 
 
-def tell_home(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Say where a worker has its package from."""
-    import pyarrow as pa
-
-    import penstock
-
-    for _ in batches:
-        yield pa.RecordBatch.from_pydict({"home": [penstock.__file__]})
-
-
 def holder(entries: DataFrame, out: Path) -> Work:
-    """Return what each task runs: it leaves a mark of where it is, and the last ones wait for a sign."""
+    """Return what each task runs: it leaves a mark of where its package is, and the last ones wait for a sign."""
     marks, sign, held = str(out / "marks"), str(out / "sign"), entries.rdd.getNumPartitions() - HELD
     Path(marks).mkdir()
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        import penstock
+
         task = TaskContext.get()
         assert task is not None
         name = f"{task.partitionId():04d}-{task.taskAttemptId()}"
-        (Path(marks) / f"{name}.part").write_text(str(Path.cwd()))
+        (Path(marks) / f"{name}.part").write_text(str(Path(penstock.__file__).absolute()))
         (Path(marks) / f"{name}.part").rename(Path(marks) / name)
         end = time.monotonic() + 60
         while task.partitionId() >= held and not Path(sign).exists():

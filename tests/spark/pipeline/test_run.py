@@ -104,7 +104,7 @@ def test_a_run_in_parts_ends_in_the_tables_of_a_run_at_once(
     sources = {tmp_path / f"node{generation}": generation for generation in (2, 3)}
     paths = [str(path) for path in sources]
     outcome = None
-    for part in range(3):
+    for part in range(2):
         for path, generation in sources.items():
             live(path, random, 40, generation=generation)
         outcome = run(spark, paths, tmp_path / "parts", incremental=True)
