@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import Exit, emit, say
-from penstock.errors import DependencyMissing, InvalidValue, PathRefused, SparkFailed
+from penstock.errors import DependencyMissing, PathRefused, SparkFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
 
@@ -65,6 +65,14 @@ UncommittedOption = Annotated[
 ]
 
 
+def _check(paths: list[str]) -> None:
+    """Refuse what is nothing we know before Spark is started, which takes its time."""
+    from penstock.spark.families import expand, find
+
+    for path in expand(paths):
+        find(path)
+
+
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None, *, quiet: bool) -> Iterator[SparkSession]:
     """Run Spark for one command. Raises ``DependencyMissing``."""
@@ -72,7 +80,7 @@ def _spark(master: str | None, conf: list[str] | None, *, quiet: bool) -> Iterat
     for one in conf or []:
         key, equals, value = one.partition("=")
         if not equals or not key:
-            raise InvalidValue(f"--conf {one!r} is not KEY=VALUE")
+            raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
         settings[key] = value
     try:
         from penstock.spark.session import session
@@ -138,6 +146,7 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out tables --replicas --master spark://host:7077
     """
+    _check(paths)
     with _spark(master, conf, quiet=quiet) as spark:
         from penstock.spark.pipeline.run import run as run_pipeline
 
@@ -185,6 +194,7 @@ def tasks(
       penstock pipeline tasks --in node --at 2
       penstock pipeline tasks --in node --queue orders --quiet
     """
+    _check([path])
     with _spark(master, conf, quiet=quiet) as spark:
         from penstock.spark.pipeline.moment import moment
 
@@ -216,6 +226,7 @@ def snapshot(
       penstock pipeline snapshot --in node --at 2 --out then
       penstock serve --data then
     """
+    _check([path])
     with _spark(master, conf, quiet=quiet) as spark:
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.snapshot import write_snapshot
@@ -251,6 +262,7 @@ def audit(
     Examples:
       penstock pipeline audit replica-1 replica-2 replica-3
     """
+    _check(paths)
     with _spark(master, conf, quiet=quiet) as spark:
         from penstock.spark.pipeline.audit import audit as audit_replicas
 
@@ -290,12 +302,14 @@ def migrate(
       penstock pipeline migrate --from old --to new-node --format taskflux-3
       penstock pipeline migrate --from old --to localhost:2602
     """
+    _check([path])
+    is_node = _is_address(to)
     with _spark(master, conf, quiet=quiet) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
         from penstock.spark.pipeline.moment import moment
 
         found = moment(spark, path, at, uncommitted=uncommitted)
-        if _is_address(to):
+        if is_node:
             queues, count = to_node(found, to, _teller(quiet))
         else:
             queues, count = to_directory(found, Path(to), _generation(form))

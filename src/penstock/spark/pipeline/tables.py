@@ -205,7 +205,7 @@ def gaps(spans: DataFrame, starts: DataFrame) -> DataFrame:
 
 
 def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
-    """Return entries in which replicas of one log differ, up to the lowest index that all have committed.
+    """Return entries in which a replica of a log differs from most others, up to the lowest index that all have committed.
 
     ``entries`` are of those replicas alone; ``ends`` has for each source the last index that counts (``end``).
     """
@@ -228,22 +228,29 @@ def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
             F.max("term").alias("high_term"),
             F.min("checksum").alias("low"),
             F.max("checksum").alias("high"),
-            F.min_by("source", "source").alias("first_source"),
         )
         .where("low_term != high_term or low != high")
-        .select("log_index", "first_source")
+        .select("log_index")
     )
     ones = told.join(F.broadcast(differing), "log_index")
-    first = ones.where("source = first_source").select(
+    variants = ones.groupBy("log_index", "term", "checksum").agg(
+        F.count("*").alias("count"), F.min("source").alias("source")
+    )
+    # What most of them have is taken for right, and the first of equals: a person decides.
+    chosen = variants.groupBy("log_index").agg(
+        F.min_by(
+            F.struct("source", "term", "checksum"), F.struct(-F.col("count"), F.col("source"))
+        ).alias("other")
+    )
+    most = chosen.select(
         "log_index",
-        F.col("source").alias("other_source"),
-        F.col("term").alias("other_term"),
-        F.col("checksum").alias("other_checksum"),
+        F.col("other.source").alias("other_source"),
+        F.col("other.term").alias("other_term"),
+        F.col("other.checksum").alias("other_checksum"),
     )
     reason = F.when(F.col("term") != F.col("other_term"), "another term").otherwise("another entry")
     return (
-        ones.where("source != first_source")
-        .join(first, "log_index")
+        ones.join(most, "log_index")
         .where("term != other_term or checksum != other_checksum")
         .select(
             "log_index",

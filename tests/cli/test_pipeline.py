@@ -1,0 +1,67 @@
+"""The pipeline's commands: what is wrong is said before Spark starts, and what they print is what others print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.formats.taskflux.generation import Generation
+from support.directories import build
+
+MAIN = "import sys; sys.argv[0] = 'penstock'\nfrom penstock.cli.main import main; main()"
+
+
+def penstock(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run", "--in", "nowhere", "--out", "out"], 2, "nowhere: no such file or directory"),
+        (["run", "--in", "empty", "--out", "out"], 1, "no files that Penstock knows"),
+        (["run", "--in", "node", "--out", "out", "--format", "csv"], 2, "--format"),
+        (["run", "--in", "node", "--out", "out", "--conf", "nonsense"], 2, "not KEY=VALUE"),
+        (["run", "--out", "out"], 2, "--in"),
+        (["tasks", "--in", "node", "--at", "-2"], 2, "--at"),
+        (["audit", "node", "nowhere"], 2, "nowhere"),
+        (["migrate", "--from", "node", "--to", "no/such/place:1"], 1, "neither HOST:PORT nor"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    (tmp_path / "empty").mkdir()
+    done = penstock("pipeline", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Spark" not in done.stderr, "it was not started"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.xdist_group("spark")
+def test_the_commands_print_what_their_neighbours_print(tmp_path: Path) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    at = penstock("pipeline", "tasks", "--in", "node", "--at", "5", "--quiet", cwd=tmp_path)
+    assert at.returncode == 0, at.stderr
+    assert at.stdout == penstock("tasks", "node", "--at", "5", cwd=tmp_path).stdout
+    ran = penstock(
+        "pipeline", "run", "--in", "node", "--out", "out", "--format", "delta", cwd=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["rows"]["tasks"] == 5
+    page = (tmp_path / told["report"]).read_text()
+    assert "orders" in page
+    from deltalake import DeltaTable
+
+    files = DeltaTable(tmp_path / told["tables"] / "tasks").file_uris()
+    assert files, "each table is one of Delta's too"
