@@ -48,11 +48,8 @@ def test_what_is_wrong_is_said_at_once(
 
 
 @pytest.mark.xdist_group("spark")
-def test_the_commands_print_what_their_neighbours_print(tmp_path: Path) -> None:
+def test_a_run_leaves_tables_and_a_page(tmp_path: Path) -> None:
     build(tmp_path / "node", Generation.THREE)
-    at = penstock("pipeline", "tasks", "--in", "node", "--at", "5", "--quiet", cwd=tmp_path)
-    assert at.returncode == 0, at.stderr
-    assert at.stdout == penstock("tasks", "node", "--at", "5", cwd=tmp_path).stdout
     ran = penstock(
         "pipeline", "run", "--in", "node", "--out", "out", "--format", "delta", cwd=tmp_path
     )
@@ -65,3 +62,12 @@ def test_the_commands_print_what_their_neighbours_print(tmp_path: Path) -> None:
 
     files = DeltaTable(tmp_path / told["tables"] / "tasks").file_uris()
     assert files, "each table is one of Delta's too"
+
+
+@pytest.mark.heavy
+@pytest.mark.xdist_group("spark")
+def test_time_travel_prints_what_a_replay_prints(tmp_path: Path) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    at = penstock("pipeline", "tasks", "--in", "node", "--at", "5", "--quiet", cwd=tmp_path)
+    assert at.returncode == 0, at.stderr
+    assert at.stdout == penstock("tasks", "node", "--at", "5", cwd=tmp_path).stdout

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "700m",
+    # Small jobs gain nothing from being planned anew at every stage.
+    "spark.sql.adaptive.enabled": "false",
     # Short jobs end before the second compiler has paid for itself.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }

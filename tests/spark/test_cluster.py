@@ -7,6 +7,7 @@ All of it is one application, started once: six Javas are enough for a small mac
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -31,6 +32,7 @@ import pyspark
 import pytest
 
 import penstock
+from penstock.formats.kernel import compiled
 from penstock.spark.java import prepare
 from support import cluster_job
 from support.at_rest import identified
@@ -320,3 +322,23 @@ def test_what_the_killed_worker_had_done_was_done_again_by_the_other(
     }
     assert len(application.lost_parts) > 1, "one task under way, and the results of others"
     assert application.lost_parts <= ran_elsewhere
+
+
+# --- kernels in a zip, without a cluster ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_kernel_in_a_zip_is_compiled_also_where_its_code_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+) -> None:
+    """It failed in the first task of a worker whose user has no home."""
+    name = f"shipped_{is_writable}".lower()
+    with zipfile.ZipFile(tmp_path / "shipped.zip", "w") as archive:
+        archive.writestr(f"{name}.py", "def double(x):\n    return x + x\n")
+    monkeypatch.syspath_prepend(tmp_path / "shipped.zip")
+    cache = tmp_path / "cache"
+    if not is_writable:
+        cache.touch()  # permissions would not stop root
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert compiled(importlib.import_module(name).double)(21) == 42
+    assert bool(list(cache.rglob("*.nbc"))) is is_writable

@@ -53,10 +53,8 @@ def kill_when_it_says(word: str, source: Path, out: Path) -> None:
     assert process.wait() == -signal.SIGKILL, f"it never said {word!r}"
 
 
-@pytest.mark.parametrize(
-    "word",
-    [word if word == "tasks" else pytest.param(word, marks=pytest.mark.heavy) for word in MOMENTS],
-)
+@pytest.mark.heavy  # a Java for each: a minute or two
+@pytest.mark.parametrize("word", MOMENTS)
 def test_a_killed_run_changes_nothing_and_the_next_one_goes_on(
     spark: SparkSession, tmp_path: Path, word: str
 ) -> None:
