@@ -127,7 +127,10 @@ class TupleReader(DataSourceReader):
         names = schema_of(Table.ENTRIES).names
         filters = from_options(self._options)
         for batch in read_pieces(partition.pieces, self._options, filters, names):
-            yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
+            columns = [column.to_pylist() for column in batch.columns]
+            place = names.index("properties")
+            columns[place] = [None if pairs is None else dict(pairs) for pairs in columns[place]]
+            yield from zip(*columns, strict=True)
 
 
 def map_files(batches: Iterator[Any]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import DependencyMissing
 from penstock.spark import java as module
 from penstock.spark.java import Java, find_java, prepare
-from penstock.spark.session import _is_on_this_machine
+from penstock.spark.sessions import _is_on_this_machine
 
 WORD = "--add-modules=jdk.incubator.vector"
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from penstock.formats.taskflux.log import segment_name
 from penstock.spark.columns import Table, schema_of
-from penstock.spark.session import PUSHDOWN
+from penstock.spark.sessions import PUSHDOWN
 from penstock.spark.source import PenstockSource
 from support.directories import EXPECTED, build
 from support.node_files import write_files

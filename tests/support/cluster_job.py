@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.spark.pipeline.moment import moment
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -83,7 +83,7 @@ def _spark(master: str | None, conf: list[str] | None, *, quiet: bool) -> Iterat
             raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
         settings[key] = value
     try:
-        from penstock.spark.session import session
+        from penstock.spark.sessions import session
     except ImportError:
         raise DependencyMissing(
             "this needs Spark; install it with: pip install 'penstock[spark]'"

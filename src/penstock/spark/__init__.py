@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.spark.session import session as session
+    from penstock.spark.sessions import session as session
     from penstock.spark.source import register as register
 
 __all__ = ["register", "session"]
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> object:
 
         return register
     if name == "session":
-        from penstock.spark.session import session
+        from penstock.spark.sessions import session
 
         return session
     raise AttributeError(name)

@@ -30,7 +30,7 @@ from penstock.spark.options import (
     parse_options,
     parse_sink_options,
 )
-from penstock.spark.session import PUSHDOWN
+from penstock.spark.sessions import PUSHDOWN
 
 if TYPE_CHECKING:
     import pyarrow as pa
