@@ -25,7 +25,7 @@ def test_the_readme_has_only_blocks_that_can_be_run() -> None:
     assert ("sh", "scripts/test\n") in blocks()
 
 
-@pytest.mark.xdist_group("spark")  # two of its blocks start a Java
+@pytest.mark.spark  # two of its blocks start a Java
 def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
     # Brought up to date here, so that no block below reinstalls the package from elsewhere.
     subprocess.run([ROOT / "scripts" / "setup"], check=True)

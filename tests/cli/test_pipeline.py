@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.spark
 def test_a_run_leaves_tables_and_a_page(tmp_path: Path) -> None:
     build(tmp_path / "node", Generation.THREE)
     ran = penstock(
@@ -65,7 +65,7 @@ def test_a_run_leaves_tables_and_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.xdist_group("spark")
+@pytest.mark.spark
 def test_time_travel_prints_what_a_replay_prints(tmp_path: Path) -> None:
     build(tmp_path / "node", Generation.THREE)
     at = penstock("pipeline", "tasks", "--in", "node", "--at", "5", "--quiet", cwd=tmp_path)

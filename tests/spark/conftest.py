@@ -44,7 +44,7 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One session for all tests. Those that ask for it bear ``xdist_group("spark")``: one process starts a Java."""
+    """One session for all tests. Those that ask for it bear ``pytest.mark.spark``: one process starts a Java."""
     from penstock.spark.sessions import session
 
     made, _ = session("local[2]", name="penstock tests", settings=SETTINGS)

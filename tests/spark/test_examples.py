@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIME_TRAVEL, AUDIT, DASHBOARD = "time_travel", "audit_replicas", "live_dashboard"
@@ -68,6 +68,7 @@ def test_the_audit_tells_the_flipped_bit_and_the_other_entry(
     assert lines[3:] == ["the copies need a look"]
 
 
+@pytest.mark.heavy
 def test_the_audit_of_whole_copies_says_that_all_is_well(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from support.spark_tables import read_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 Load = Callable[..., "DataFrame"]
 

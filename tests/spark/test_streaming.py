@@ -15,7 +15,7 @@ from support.node_process import NodeProcess, start
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark-streams.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

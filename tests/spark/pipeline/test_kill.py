@@ -19,7 +19,7 @@ from spark.pipeline.test_run import comparable, live
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 MAIN = "from penstock.cli.main import main; main()"
 MOMENTS = [

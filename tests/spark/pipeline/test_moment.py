@@ -27,7 +27,7 @@ from support.node_process import NodeProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 
 def tasks_of(found: Moment) -> list[tuple[str, int, int, bytes]]:
@@ -35,7 +35,7 @@ def tasks_of(found: Moment) -> list[tuple[str, int, int, bytes]]:
     return [(r["queue"], r["task_id"], r["key"], bytes(r["payload"])) for r in rows]
 
 
-@pytest.mark.parametrize("generation", [2, 3])
+@pytest.mark.parametrize("generation", [pytest.param(2, marks=pytest.mark.heavy), 3])
 def test_a_moment_is_what_a_replay_up_to_it_gives(
     spark: SparkSession, tmp_path: Path, generation: int
 ) -> None:
@@ -66,7 +66,9 @@ def test_what_a_snapshot_covers_or_damage_hides_is_refused(
     assert len(tasks_of(moment(spark, str(whole), 2))) == 2
 
 
-@pytest.mark.parametrize("generation", [Generation.TWO, Generation.THREE])
+@pytest.mark.parametrize(
+    "generation", [pytest.param(Generation.TWO, marks=pytest.mark.heavy), Generation.THREE]
+)
 def test_a_node_starts_from_the_snapshot_of_a_moment(
     spark: SparkSession, tmp_path: Path, generation: Generation
 ) -> None:

@@ -22,7 +22,7 @@ from support.report import report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 ALL_NODES = st.tuples(*[nodes(layout, size_max=30) for layout in LogLayout for _ in range(6)])
 
@@ -123,6 +123,7 @@ def test_a_run_in_parts_ends_in_the_tables_of_a_run_at_once(
     report(f"pipeline in parts: {whole.rows}")
 
 
+@pytest.mark.heavy
 def test_what_a_killed_run_left_is_never_seen_and_goes_with_the_next(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -212,7 +212,11 @@ class _Work:
     def read_entries(self) -> None:
         """Read what is new, and keep it: entries that count, and the rest, which is read again next time."""
         self._say("reading " + ", ".join(source.words for source in self._sources[:3]))
-        pieces = [self._load(source) for source in self._sources]
+        pieces = [self._load_new(source) for source in self._sources if source.name in self.known]
+        fresh = [source.name for source in self._fresh()]
+        if fresh:
+            # In one go: planning starts a Python of its own for each read.
+            pieces.append(self._spark.read.format("penstock").load(fresh))
         entries = reduce(lambda one, other: one.unionByName(other), pieces)
         entries = self._with_source_directory(entries)
         # Where each source's history ends: before its first damage, at its commit index.
@@ -240,10 +244,9 @@ class _Work:
                 begin=source.begin, index=end, term=term, next_number=0
             )
 
-    def _load(self, source: Source) -> DataFrame:
+    def _load_new(self, source: Source) -> DataFrame:
+        """Return what an earlier run has not seen, and what may have changed since."""
         reader = self._spark.read.format("penstock")
-        if source.name not in self.known:
-            return reader.load(source.name)
         index = self.known[source.name].index
         entries = reader.option("files", json.dumps(source.files_behind(index))).load(source.name)
         is_new = (F.col("kind") != "entry") | F.col("log_index").isNull()
