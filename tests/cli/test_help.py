@@ -22,7 +22,8 @@ OVER_A_NODE = [
     "enqueue", "dequeue", "peek", "stat", "node", "queue create", "queue list", "queue stat",
     "queue purge", "queue delete",
 ]  # fmt: skip
-COMMANDS = ["serve", *OVER_A_NODE, *AT_REST]
+WITH_SPARK = [f"pipeline {name}" for name in ("run", "tasks", "snapshot", "audit", "migrate")]
+COMMANDS = ["serve", *OVER_A_NODE, *WITH_SPARK, *AT_REST]
 
 
 def examples(command: str) -> list[str]:
@@ -46,17 +47,34 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_these_are_the_commands() -> None:
-    alone = {command.name for command in app.registered_commands}
-    (group,) = app.registered_groups
-    assert group.typer_instance is not None
-    below = {f"queue {command.name}" for command in group.typer_instance.registered_commands}
+    alone = {str(command.name) for command in app.registered_commands}
+    groups = {}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        name = str(group.typer_instance.info.name)
+        groups[name] = {str(one.name) for one in group.typer_instance.registered_commands}
+    below = {f"{group} {name}" for group, names in groups.items() for name in names}
     assert alone | below == set(COMMANDS)
-    for words, names in (((), alone | {"queue"}), (("queue",), below)):
+    for words, names in (
+        ((), alone | set(groups)),
+        *(((group,), groups[group]) for group in groups),
+    ):
         outcome = penstock(*words, "--help")
         assert outcome.code == 0
         for name in names:
-            assert name is not None
-            assert f"\n  {name.removeprefix('queue ')} " in outcome.out
+            assert f"\n  {name} " in outcome.out
+
+
+@pytest.mark.heavy  # a Java for each
+@pytest.mark.spark
+@pytest.mark.parametrize("command", WITH_SPARK)
+def test_the_pipelines_examples_run_as_typed(workplace: Path, command: str) -> None:
+    for number in (1, 2, 3):
+        build(workplace / f"replica-{number}", Generation.THREE)
+    for example in examples(command):
+        if "serve" not in example and "localhost" not in example:
+            outcome = shell(example)
+            assert outcome.code == 0, f"{example}: {outcome.err}"
 
 
 @pytest.mark.parametrize("command", AT_REST)

@@ -144,7 +144,7 @@ def run(
     Examples:
       penstock pipeline run --in node --out tables
       penstock pipeline run --in node --out tables --incremental
-      penstock pipeline run --in 'replica-*' --out tables --replicas --master spark://host:7077
+      penstock pipeline run --in 'replica-*' --out audited --replicas
     """
     _check(paths)
     with _spark(master, conf, quiet=quiet) as spark:
@@ -191,7 +191,7 @@ def tasks(
 
     \b
     Examples:
-      penstock pipeline tasks --in node --at 2
+      penstock pipeline tasks --in node --at 4
       penstock pipeline tasks --in node --queue orders --quiet
     """
     _check([path])
@@ -223,7 +223,7 @@ def snapshot(
 
     \b
     Examples:
-      penstock pipeline snapshot --in node --at 2 --out then
+      penstock pipeline snapshot --in node --at 4 --out then
       penstock serve --data then
     """
     _check([path])
