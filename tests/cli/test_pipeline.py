@@ -47,6 +47,7 @@ def test_what_is_wrong_is_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy  # a Java of its own; the README's blocks run the same command
 @pytest.mark.spark
 def test_a_run_leaves_tables_and_a_page(tmp_path: Path) -> None:
     build(tmp_path / "node", Generation.THREE)

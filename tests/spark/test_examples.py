@@ -30,6 +30,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.heavy  # a Java of its own
 def test_time_travel_runs_as_its_first_lines_say_and_tells_what_the_queues_held() -> None:
     ran = subprocess.run(
         [sys.executable, EXAMPLES / f"{TIME_TRAVEL}.py"],

@@ -50,6 +50,7 @@ def test_a_moment_is_what_a_replay_up_to_it_gives(
         moment(spark, str(path), last + 1)
 
 
+@pytest.mark.heavy
 def test_what_a_snapshot_covers_or_damage_hides_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_node_starts_from_the_snapshot_of_a_moment(
     assert sum(counts.values()) == count
 
 
+@pytest.mark.heavy
 def test_a_migration_that_is_repeated_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     source = build(tmp_path / "old", Generation.TWO)
     found = moment(spark, str(source))
@@ -108,6 +110,7 @@ def test_a_migration_that_is_repeated_doubles_nothing(spark: SparkSession, tmp_p
     assert limits["orders"] == 100
 
 
+@pytest.mark.heavy
 def test_an_audit_finds_damage_gaps_and_replicas_that_differ(
     spark: SparkSession, tmp_path: Path
 ) -> None:
