@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "700m",
+    "spark.driver.memory": "2g",
+    # Hundreds of small jobs: what Spark remembers of each would fill its memory.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.ui.retainedExecutions": "1",
     # Small jobs gain nothing from being planned anew at every stage.
     "spark.sql.adaptive.enabled": "false",
     # Short jobs end before the second compiler has paid for itself.

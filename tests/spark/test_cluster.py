@@ -39,7 +39,7 @@ from support.at_rest import identified
 from support.report import report
 from support.spark_tables import MEMORY, Row, read_rows, reader_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.heavy]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE_SECONDS = 120

@@ -97,6 +97,7 @@ def comparable(spark: SparkSession, outcome: Outcome, name: str) -> list[str]:
     return sorted(str(sorted(row.items())) for row in rows(spark, outcome, name))
 
 
+@pytest.mark.heavy
 def test_a_run_in_parts_ends_in_the_tables_of_a_run_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
