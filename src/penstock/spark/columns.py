@@ -56,9 +56,6 @@ class Kind(StrEnum):
 OK: Final = "ok"
 """The status of what is whole; every other one has a reason."""
 
-PLACE: Final = ("source", "family", "path", "offset", "size")
-"""Where a row comes from. Columns of every table."""
-
 
 @cache
 def schema_of(table: Table) -> pa.Schema:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -434,7 +435,7 @@ class _Work:
         else:
             self._write(self._spark.createDataFrame([], compared.schema), "divergence")
         for name in ("read", "histories"):
-            _remove(Path(self._staging.table(name)))
+            shutil.rmtree(self._staging.table(name), ignore_errors=True)
 
     def _by(self, table: DataFrame) -> DataFrame:
         """Return a table with the columns that its files are laid out by."""
@@ -473,14 +474,3 @@ def _merge_spans(spans: DataFrame) -> DataFrame:
         F.min_by("first_term", "first_index").alias("first_term"),
         F.max_by("last_term", "last_index").alias("last_term"),
     )
-
-
-def _remove(path: Path) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def progress_of(manifest: dict[str, Any]) -> dict[str, Progress]:
-    """Return how far each source of a run was read."""
-    return {name: Progress(**fields) for name, fields in manifest["sources"].items()}
