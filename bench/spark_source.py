@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,6 +39,7 @@ from penstock.spark.filters import from_options
 from penstock.spark.options import parse_options
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.source import Task, read_pieces
+from penstock.spark.worker import settle
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
 from penstock.tools.history import read_history
@@ -47,6 +50,7 @@ PAYLOAD_SIZE = 100
 QUEUES = 8
 BATCH = 20_000
 ROUNDS = 3
+USUAL = ("log_index", "op", "queue", "key", "payload")  # what most questions need
 START, END = "<!-- bench/spark -->", "<!-- end of bench/spark -->"
 
 
@@ -133,6 +137,51 @@ class TupleReader(DataSourceReader):
             yield from zip(*columns, strict=True)
 
 
+class BareSource(DataSource):
+    """The same rows without reading any: one batch of ours, made once, again and again. What Spark leaves us."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock-bare"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(schema_of(Table.ENTRIES))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BareReader(dict(self.options), schema.names)
+
+
+class BareReader(TupleReader):
+    def __init__(self, options: dict[str, str], columns: list[str]) -> None:
+        self._rows = int(options.pop("rows"))
+        self._columns = columns
+        super().__init__(options)
+
+    def partitions(self) -> list[InputPartition]:
+        found = super().partitions()
+        rows = self._rows // len(found)
+        return [Share(part.pieces, rows) for part in found if isinstance(part, Task)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Share)
+        filters = from_options(self._options)
+        made = read_pieces(partition.pieces, self._options, filters, self._columns)
+        batch = max(islice(made, 3), key=lambda one: one.num_rows)
+        for _ in range(partition.rows // batch.num_rows):
+            yield batch
+        if partition.rows % batch.num_rows:
+            yield batch.slice(0, partition.rows % batch.num_rows)
+        settle()
+
+
+class Share(Task):
+    """What one task pretends to read."""
+
+    def __init__(self, pieces: list[Any], rows: int) -> None:
+        super().__init__(pieces)
+        self.rows = rows
+
+
 def map_files(batches: Iterator[Any]) -> Iterator[Any]:
     """Scan whole files that Spark read: the way without a source of our own."""
     import numpy as np
@@ -162,6 +211,7 @@ def spark_on(master: str) -> Iterator[SparkSession]:
     settings = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
     spark, _ = session(master, name="bench", settings=settings, quiet=True)
     spark.dataSource.register(TupleSource)
+    spark.dataSource.register(BareSource)
     try:
         yield spark
     finally:
@@ -206,7 +256,8 @@ class Lines:
         ]
         for what, seconds in self.seconds.items():
             kind = what.rsplit(", ", 1)[1]
-            ratio = self.seconds[f"{ceiling}, {kind}"] / seconds
+            some = ", some columns" if ", some columns" in what else ""
+            ratio = self.seconds[f"{ceiling}{some}, {kind}"] / seconds
             lines.append(
                 f"| {what} | {seconds:.2f} | {self._rows / seconds / 1e6:.2f}"
                 f" | {self._size / seconds / 1e6:.0f} | {ratio:.2f} |"
@@ -225,11 +276,32 @@ def measure_reads(home: Path, node: Path, *, rows: int, size: int) -> tuple[str,
         def ours() -> DataFrame:
             return spark.read.format("penstock").load(str(node))
 
+        def bare() -> DataFrame:
+            return spark.read.format("penstock-bare").option("rows", rows).load(str(node))
+
+        def parquet_of(columns: tuple[str, ...]) -> DataFrame:
+            return spark.read.parquet(parquet).select(*columns)
+
+        def ours_of(columns: tuple[str, ...]) -> DataFrame:
+            source = spark.read.format("penstock").option("columns", ",".join(columns))
+            return source.load(str(node))
+
+        def run(action: Callable[[DataFrame], None], read: Callable[[], DataFrame]) -> None:
+            action(read())
+
         actions: list[tuple[str, Callable[[DataFrame], None]]]
         actions = [("noop", noop), ("aggregation", aggregate)]
+        some = {"noop": USUAL, "aggregation": ("log_index", "payload")}
         for name, action in actions:
-            lines.add(f"Parquet, {name}", best(lambda a=action: a(spark.read.parquet(parquet))))  # type: ignore[misc]
-            lines.add(f"`entries`, {name}", best(lambda a=action: a(ours())))  # type: ignore[misc]
+            reads: list[tuple[str, Callable[[], DataFrame]]] = [
+                ("Parquet", partial(spark.read.parquet, parquet)),
+                ("`entries`", ours),
+                ("nothing read", bare),
+                ("Parquet, some columns", partial(parquet_of, some[name])),
+                ("`entries`, some columns", partial(ours_of, some[name])),
+            ]
+            for what, read in reads:
+                lines.add(f"{what}, {name}", best(partial(run, action, read)))
         tuples = spark.read.format("penstock-tuples").load(str(node))
         lines.add("the same as tuples, noop", best(lambda: noop(tuples), 1))
         lines.add("the same as tuples, aggregation", best(lambda: aggregate(tuples), 1))
@@ -241,16 +313,16 @@ def measure_reads(home: Path, node: Path, *, rows: int, size: int) -> tuple[str,
         part = best(
             lambda: aggregate(
                 spark.read.format("penstock")
+                .option("columns", "log_index,payload")
                 .option("startingIndex", 4 * tenth)
                 .option("endingIndex", 5 * tenth - 1)
                 .load(str(node))
             )
         )
-        narrow = best(lambda: aggregate(ours().select("payload", "log_index")))
         pruned = best(
             lambda: (
                 spark.read.format("penstock")
-                .schema("log_index long")
+                .option("columns", "log_index")
                 .load(str(node))
                 .agg(F.max("log_index"))
                 .collect()
@@ -258,7 +330,7 @@ def measure_reads(home: Path, node: Path, *, rows: int, size: int) -> tuple[str,
         )
     with spark_on("local[1]") as spark:
         one = best(lambda: aggregate(spark.read.format("penstock").load(str(node))), 2)
-    extra = {"tenth": part, "narrow": narrow, "pruned": pruned, "one core": one}
+    extra = {"tenth": part, "pruned": pruned, "one core": one}
     return lines.markdown("Parquet"), extra | lines.seconds
 
 
@@ -324,7 +396,7 @@ def main() -> None:
             "",
             (
                 f"One core: {seconds['one core']:.2f} s for the aggregation, two:"
-                f" {seconds['`entries`, aggregation']:.2f} s. Only `log_index`, by a schema of one column:"
+                f" {seconds['`entries`, aggregation']:.2f} s. Only `log_index`, by option `columns`:"
                 f" {seconds['pruned']:.2f} s. From a new process to the first row: {start:.1f} s."
             ),
         ]
@@ -355,14 +427,26 @@ def main() -> None:
 
 def goals(seconds: dict[str, float]) -> list[str]:
     """Return a row for each goal."""
-    parquet = {kind: seconds[f"Parquet, {kind}"] for kind in ("noop", "aggregation")}
-    ours = {kind: seconds[f"`entries`, {kind}"] for kind in ("noop", "aggregation")}
-    tuples = seconds["the same as tuples, noop"]
+    some, all_of_it = ", some columns", ""
+
+    def ratio(kind: str, columns: str) -> float:
+        return seconds[f"Parquet{columns}, {kind}"] / seconds[f"`entries`{columns}, {kind}"]
+
     found = [
-        ("`entries` to noop, times Parquet", 0.7, parquet["noop"] / ours["noop"]),
-        ("an aggregation, times Parquet", 0.35, parquet["aggregation"] / ours["aggregation"]),
-        ("times the tuple source", 4, tuples / ours["noop"]),
-        ("a tenth by index, times faster", 10, ours["aggregation"] / seconds["tenth"]),
+        ("`entries` to noop, all columns, times Parquet", 0.7, ratio("noop", all_of_it)),
+        (f"the same, {', '.join(USUAL)}", 0.7, ratio("noop", some)),
+        ("an aggregation, all columns read, times Parquet", 0.35, ratio("aggregation", all_of_it)),
+        ("the same, its own columns read", 0.35, ratio("aggregation", some)),
+        (
+            "times the tuple source",
+            4,
+            seconds["the same as tuples, noop"] / seconds["`entries`, noop"],
+        ),
+        (
+            "a tenth by index, times faster",
+            10,
+            seconds["`entries`, some columns, aggregation"] / seconds["tenth"],
+        ),
     ]
     return [
         f"| {what} | {wanted:g} | {got:.2f}{'' if got >= wanted else ' (missed)'} |"

@@ -30,6 +30,7 @@ from penstock.spark.filters import Filters, from_options, with_pushed
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.planning import LogPlan
 from penstock.spark.taskflux.scanning import Builder
+from penstock.spark.worker import in_a_sentence, settle
 from penstock.storage.reading import Batch
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class NodeReader(DataSourceReader):
         self._filters = from_options(options)
         self._log = NodeLog(options.node)
 
+    @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
         filters = self._filters
         if filters.is_empty or filters.paths is not None:
@@ -158,9 +160,9 @@ class NodeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, NodeTask)
-        if partition.plan is None:
-            return iter(())
-        return read_range(partition.plan, self._options, self._columns, self._filters)
+        if partition.plan is not None:
+            yield from read_range(partition.plan, self._options, self._columns, self._filters)
+            settle()
 
 
 class PushdownNodeReader(NodeReader):

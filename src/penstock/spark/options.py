@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidValue
 from penstock.model import INT64_MAX, INT64_MIN, QueueName
-from penstock.spark.columns import Op, Table
+from penstock.spark.columns import Op, Table, schema_of
 
 SPLIT_SIZE: Final = 64 * 2**20
 """Bytes that one task reads: less costs more in tasks than it wins in parallel, more leaves cores idle."""
@@ -48,6 +48,7 @@ class ReadOptions:
     # Off: Spark 4.3 keeps what one query pushed down with the DataFrame, and reads no more for the next one, nor
     # for another branch of the same one. Rows would be lost; whoever queries a DataFrame once may have it on.
     pushdown: bool = False
+    columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
     node: str | None = None  # a live node to read from, instead of files
     max_entries: int | None = None  # per trigger of a stream
     fail_on_data_loss: bool = True
@@ -122,6 +123,13 @@ def _names(value: str) -> frozenset[str]:
     return frozenset(listed)
 
 
+def _columns(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns with commas between them, each once")
+    return names
+
+
 def _ops(value: str) -> frozenset[str]:
     names = _names(value)
     if not names <= set(Op):
@@ -142,6 +150,7 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "ops": ("ops", _ops),
     "files": ("files", _names),
     "pushdown": ("pushdown", _boolean),
+    "columns": ("columns", _columns),
     "node": ("node", _text),
     "maxEntriesPerTrigger": ("max_entries", _number(1)),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
@@ -192,6 +201,12 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check(options: ReadOptions) -> None:
+    own = schema_of(options.table).names
+    for name in options.columns or ():
+        if name not in own:
+            raise InvalidValue(
+                f"option columns names {name!r}; table {options.table} has {', '.join(own)}"
+            )
     if options.node is not None and options.paths:
         raise InvalidValue(
             "a path and option node were given; a read is of files or of a live node"

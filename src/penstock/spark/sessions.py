@@ -12,7 +12,12 @@ from penstock.spark.java import Java, prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Arrow checks the bounds of every value that Spark takes from a batch, though Spark keeps to them itself.
+
+Without that the JVM's part of a read takes a fifth less time (docs/benchmarks.md).
+"""
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 _SETTINGS: Final = {
@@ -49,10 +54,11 @@ def session(
         chosen.setdefault("spark.sql.shuffle.partitions", str(2 * cores))
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
         chosen.setdefault("spark.driver.host", "127.0.0.1")
+    for key in _JAVA_OPTIONS:
+        chosen[key] = f"{_ARROW} {chosen.get(key, '')}".strip()
     if quiet:
         log = Path(__file__).with_name("log4j2.properties").as_uri()
-        given = chosen.get(_JAVA_OPTIONS, "")
-        chosen[_JAVA_OPTIONS] = f"{given} -Dlog4j2.configurationFile={log}".strip()
+        chosen[_JAVA_OPTIONS[0]] += f" -Dlog4j2.configurationFile={log}"
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidValue, PenstockError
+from penstock.errors import InvalidValue
 from penstock.spark.columns import schema_of
 from penstock.spark.families import Piece, families, plan, refusal
 from penstock.spark.filters import Filters, from_options, with_pushed
@@ -31,6 +30,7 @@ from penstock.spark.options import (
     parse_sink_options,
 )
 from penstock.spark.sessions import PUSHDOWN
+from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,27 +43,10 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PenstockSource)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _in_a_sentence(method: Callable[P, T]) -> Callable[P, T]:
-    """Let an error of ours leave without the way that it came: Spark shows all of it to the user."""
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(*args, **kwargs)
-        except PenstockError as error:
-            raise error.with_traceback(None) from None
-
-    return call
-
-
 class PenstockSource(DataSource):
     """Files of every family, at rest or growing, or a live node."""
 
-    @_in_a_sentence
+    @in_a_sentence
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Whether it will be read or written nobody says; what only a write has is checked as one.
@@ -76,9 +59,11 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(schema_of(self._checked.table))
+        columns = self._checked.columns
+        own = from_arrow_schema(schema_of(self._checked.table))
+        return own if columns is None else StructType([own[name] for name in columns])
 
-    @_in_a_sentence
+    @in_a_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(self._checked, schema)
         if self._checked.node is not None:
@@ -94,13 +79,13 @@ class PenstockSource(DataSource):
 
         return StreamReader(self._checked, _columns(self._checked, schema))
 
-    @_in_a_sentence
+    @in_a_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.sink import BatchWriter
 
         return BatchWriter(self._written(overwrite), schema)
 
-    @_in_a_sentence
+    @in_a_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from penstock.spark.sink import StreamWriter
 
@@ -131,6 +116,8 @@ def _columns(options: ReadOptions, schema: StructType) -> list[str]:
             )
         if not field.nullable:
             raise InvalidValue(f"any column may be null; leave out NOT NULL at {field.name}")
+    if options.columns is not None and list(options.columns) != schema.names:
+        raise InvalidValue("a schema and option columns say different things; give one of them")
     return list(schema.names)
 
 
@@ -150,7 +137,7 @@ class Reader(DataSourceReader):
         self._columns = columns
         self._filters = from_options(options)
 
-    @_in_a_sentence
+    @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
         if self._filters.is_empty:
             return [Task([])]
@@ -158,7 +145,8 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Task)
-        return read_pieces(partition.pieces, self._options, self._filters, self._columns)
+        yield from read_pieces(partition.pieces, self._options, self._filters, self._columns)
+        settle()
 
 
 class PushdownReader(Reader):

@@ -26,6 +26,7 @@ from penstock.spark.node import read_range as read_from_node
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.growing import GrowingLog, RangePlan
 from penstock.spark.taskflux.ranges import read_range as read_from_file
+from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tail: LogTail | None = None
         self._target: int | None = None  # the last index of a run that ends
 
+    @in_a_sentence
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
         self._log()
         return {"index": (self._options.starting_index or 0) - 1, "term": _ANY_TERM}
@@ -85,15 +87,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         return ReadMaxRows(self._options.max_entries)
 
+    @in_a_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._log().look()[1]
 
+    @in_a_sentence
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"index": self._log().look()[1]}
 
+    @in_a_sentence
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         return _steadily(lambda: self._latest(start, limit))
 
+    @in_a_sentence
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if start["index"] >= end["index"]:
             return []
@@ -101,7 +107,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Stretch)
-        return read_plan(partition.plan, self._options, self._columns)
+        yield from read_plan(partition.plan, self._options, self._columns)
+        settle()
 
     def stop(self) -> None:
         if self._tail is not None:

@@ -11,6 +11,7 @@ from penstock.formats.taskflux.entries import BAD_OP
 from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import CreateCommand, CreateQueue, Policy
+from penstock.spark import arrow
 from penstock.spark.columns import Op, Table, schema_of
 from penstock.tools.rows import policy_fields
 
@@ -65,7 +66,7 @@ def properties(found: Sequence[Property], count: int) -> pa.Array:
     kind = schema_of(Table.ENTRIES).field("properties").type
     found = [one for one in found if len(one.rows)]
     if not found:
-        return pa.nulls(count, kind)
+        return arrow.same(None, count, kind)
     rows = np.concatenate([one.rows for one in found])
     order = np.argsort(rows, kind="stable")
     names = np.repeat(np.arange(len(found), dtype=np.int32), [len(one.rows) for one in found])
@@ -85,6 +86,8 @@ def extension_properties(found: ExtensionColumns, places: NDArray[np.int64]) -> 
     import numpy as np
     import pyarrow as pa
 
+    if not len(found):
+        return []
     every = np.flatnonzero(places >= 0)
     verdicts = found.verdict[places[every]]
     said: list[Property] = []
