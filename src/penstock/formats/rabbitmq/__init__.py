@@ -1,0 +1,1 @@
+"""The RabbitMQ family: classic queues, their index, store and messages (docs/formats/)."""
