@@ -28,7 +28,7 @@ def test_importing_the_formats_loads_neither_numpy_nor_numba() -> None:
     """The server and the command line must start without them."""
     code = (
         "import sys\n"
-        "import penstock.formats.taskflux.entries, penstock.formats.taskflux.snapshot\n"
+        "import penstock.formats.taskflux.entries, penstock.formats.taskflux.snapshot_frame\n"
         "assert not {'numpy', 'numba', 'pyarrow'} & set(sys.modules), sorted(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -17,7 +17,8 @@ import pytest
 from penstock.errors import BadData
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import RECORD_MARKER
-from penstock.formats.taskflux.snapshot import WRITTEN, Batch, decode_snapshot, encode_snapshot
+from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import Batch, decode_snapshot
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT
 from penstock.formats.taskflux.sync_point import SLOT_SIZE
 from penstock.model import (

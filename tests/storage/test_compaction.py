@@ -14,7 +14,8 @@ import pytest
 from penstock.errors import BadData, CorruptData
 from penstock.formats.taskflux.compaction import FILE_NAME, Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, decode_snapshot, encode_snapshot
+from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import decode_snapshot
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, Index, QueueHead, SnapshotPoint, TaskId
 from penstock.storage.directory import NodeDirectory
 from penstock.testing.disk import Image, MemoryFiles, Operation, crash_states

@@ -16,7 +16,8 @@ from typing import TypeVar
 import pytest
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, decode_snapshot, encode_snapshot
+from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import decode_snapshot
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,

@@ -20,7 +20,8 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import WRITTEN, decode_snapshot, encode_snapshot
+from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import decode_snapshot
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, HardState, NodeId, QueueHead, TaskId, Term
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles

@@ -10,16 +10,9 @@ import pytest
 
 from penstock.errors import BadData, StorageFailed
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import (
-    WRITTEN,
-    Batch,
-    Patch,
-    SnapshotHeader,
-    StoredTask,
-    decode_snapshot,
-    detect_layout,
-    encode_snapshot,
-)
+from penstock.formats.taskflux.snapshot import WRITTEN, Patch, StoredTask, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.snapshot_frame import detect_layout
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, QueueHead, SnapshotPoint, TaskId
 from penstock.storage import snapshot
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles

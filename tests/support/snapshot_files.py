@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import BadData
-from penstock.formats.taskflux.snapshot import (
-    Batch,
-    Patch,
-    ReadAt,
-    SnapshotHeader,
-    SnapshotLayout,
-    StoredTask,
-    decode_snapshot,
-    detect_layout,
-    encode_snapshot,
-)
+from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout, StoredTask, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import Batch, ReadAt, SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.snapshot_frame import detect_layout
 from penstock.model import QueueHead, SnapshotPoint
 from support.taskflux_strategies import Queues
 

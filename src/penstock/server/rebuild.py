@@ -12,14 +12,8 @@ from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, decode_adds, decode_change
 from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import (
-    WRITTEN,
-    Batch,
-    Patch,
-    SnapshotHeader,
-    decode_snapshot,
-    encode_snapshot,
-)
+from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.model import (
     NO_LIMITS,
     NO_OPTIONS,

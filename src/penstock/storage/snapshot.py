@@ -8,14 +8,9 @@ from typing import Final
 
 from penstock.binary import Bytes
 from penstock.errors import BadData, StorageFailed
-from penstock.formats.taskflux.snapshot import (
-    Patch,
-    SnapshotHeader,
-    SnapshotLayout,
-    check_frame,
-    decode_header,
-    detect_layout,
-)
+from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_header
+from penstock.formats.taskflux.snapshot_frame import check_frame, detect_layout
 from penstock.model import SnapshotPoint
 from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison
 

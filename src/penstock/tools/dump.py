@@ -8,7 +8,8 @@ from pathlib import Path
 from penstock.errors import BadData
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import SnapshotHeader, decode_snapshot, encode_head
+from penstock.formats.taskflux.snapshot import encode_head
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_snapshot
 from penstock.model import QueueHead
 from penstock.tools.history import Misfit, Progress, no_progress, survey
 from penstock.tools.rows import (

@@ -20,12 +20,8 @@ from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Header, LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import (
-    Batch,
-    SnapshotHeader,
-    StoredTask,
-    decode_snapshot,
-)
+from penstock.formats.taskflux.snapshot import StoredTask
+from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.sync_point import SyncPoint
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents

@@ -29,7 +29,9 @@ from penstock.formats.taskflux.metadata import (
     MetadataLayout,
     decode_metadata,
 )
-from penstock.formats.taskflux.snapshot import SnapshotHeader, SnapshotLayout
+from penstock.formats.taskflux.snapshot import SnapshotLayout
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_header
+from penstock.formats.taskflux.snapshot_frame import detect_layout as detect_snapshot_layout
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SIZE as SYNC_POINT_SIZE
 from penstock.formats.taskflux.sync_point import SyncPoint, decode_sync_point
@@ -267,7 +269,7 @@ def _is_snapshot_1(path: Path, marker: bytes) -> bool:
         return path.suffix == ".snapshot"
     with opened(path) as file:
         try:
-            snapshot_format.detect_layout(file.read, file.size())
+            detect_snapshot_layout(file.read, file.size())
         except BadData:
             return False
     return True
@@ -277,7 +279,7 @@ def _generation_of_snapshot(path: Path) -> Generation:
     """Return the generation; only for damaged files of generation 1 the layout cannot be told."""
     with opened(path) as file:
         try:
-            return snapshot_format.detect_layout(file.read, file.size()).generation
+            return detect_snapshot_layout(file.read, file.size()).generation
         except BadData:
             return Generation.ONE
 
@@ -317,8 +319,8 @@ def read_metadata(path: Path) -> Metadata:
 def read_snapshot_header(path: Path) -> SnapshotHeader:
     """Return a snapshot's layout and point. Raises ``BadData``."""
     with opened(path) as file:
-        layout = snapshot_format.detect_layout(file.read, file.size())
-        return snapshot_format.decode_header(file.read, layout)
+        layout = detect_snapshot_layout(file.read, file.size())
+        return decode_header(file.read, layout)
 
 
 def read_compaction(target: Target) -> Compaction | None:

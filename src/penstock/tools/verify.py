@@ -14,7 +14,7 @@ from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import SnapshotHeader
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.model import Command
 from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, Decoded, decode

@@ -15,18 +15,20 @@ from penstock.formats.taskflux.snapshot import (
     MARKER,
     MARKER_1,
     MARKER_1A,
-    TASKS_PER_BATCH,
     TASKS_PER_PIECE,
     WINDOW,
     WRITTEN,
-    Batch,
-    SnapshotHeader,
     SnapshotLayout,
-    decode_header,
-    decode_snapshot,
-    detect_layout,
     encode_snapshot,
 )
+from penstock.formats.taskflux.snapshot_decode import (
+    TASKS_PER_BATCH,
+    Batch,
+    SnapshotHeader,
+    decode_header,
+    decode_snapshot,
+)
+from penstock.formats.taskflux.snapshot_frame import detect_layout
 from penstock.model import (
     INT32_MAX,
     INT64_MAX,

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, TruncatedData
 from penstock.formats.taskflux.log_scan import BATCH_ROWS
-from penstock.formats.taskflux.snapshot import (
-    WINDOW,
-    Batch,
-    ReadAt,
-    SnapshotHeader,
-    SnapshotLayout,
-    decode_snapshot,
-)
+from penstock.formats.taskflux.snapshot import WINDOW, SnapshotLayout
+from penstock.formats.taskflux.snapshot_decode import Batch, ReadAt, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
 from penstock.model import NO_LIMITS, UINT64_MAX, QueueHead, QueueName, TaskId
 from support.damage import cuts, flipped, overwritten, random_damage

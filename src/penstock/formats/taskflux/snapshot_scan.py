@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.formats.kernel import compiled
 from penstock.formats.taskflux.log_scan import BATCH_ROWS
-from penstock.formats.taskflux.snapshot import (
-    WINDOW,
-    QueueForm,
+from penstock.formats.taskflux.snapshot import WINDOW, QueueForm, SnapshotLayout
+from penstock.formats.taskflux.snapshot_decode import (
     ReadAt,
     SnapshotHeader,
-    SnapshotLayout,
     Window,
     need_task,
     walk_snapshot,
