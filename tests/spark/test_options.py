@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -11,6 +12,8 @@ from penstock.errors import InvalidValue
 from penstock.spark.columns import Table
 from penstock.spark.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
 from penstock.spark.source import PenstockSource, PushdownReader, Reader
+from support.samples import THREE
+from support.spark_tables import read_rows
 
 
 def test_the_defaults() -> None:
@@ -33,6 +36,7 @@ def test_every_option_in_any_case_of_letters() -> None:
         "ops": "add",
         "files": '["data/x"]',
         "pushdown": "True",
+        "COLUMNS": " payload,log_index ",
         "maxEntriesPerTrigger": "7",
         "failOnDataLoss": "False",
     }
@@ -48,6 +52,7 @@ def test_every_option_in_any_case_of_letters() -> None:
         ops=frozenset({"add"}),
         files=frozenset({"data/x"}),
         pushdown=True,
+        columns=("payload", "log_index"),
         max_entries=7,
         fail_on_data_loss=False,
     )
@@ -99,6 +104,21 @@ def test_sizes_are_written_as_people_write_them(text: str, size: int) -> None:
         ("queues", "[5]", "it takes a name, or a list such as"),
         ("ops", "push", "it takes one of create, delete, add"),
         ("ops", '["add", "push"]', "or a list of them"),
+        ("columns", "", "option columns is ''; it takes names of columns with commas between them"),
+        ("columns", " ", "names of columns with commas between them, each once"),
+        ("columns", ",", "names of columns with commas between them, each once"),
+        ("columns", "queue,", "names of columns with commas between them, each once"),
+        ("columns", "queue, ,key", "names of columns with commas between them, each once"),
+        ("columns", "queue,queue", "names of columns with commas between them, each once"),
+        ("columns", "queue,key, queue", "names of columns with commas between them, each once"),
+        (
+            "columns",
+            "index",
+            "option columns names 'index'; table entries has source, family, kind",
+        ),
+        ("columns", "queue,Key", "option columns names 'Key'; table entries has"),
+        ("columns", '["queue"]', "table entries has"),
+        ("columns", "queue key", "option columns names 'queue key'; table entries has"),
         ("splitsizes", "1", "option 'splitsizes' is unknown; there are table, mode, splitSize"),
     ],
 )
@@ -170,3 +190,74 @@ def test_a_schema_that_the_table_does_not_have_is_refused(schema: StructType, wo
     source = PenstockSource({"path": "/a"})
     with pytest.raises(InvalidValue, match=words):
         source.reader(schema)
+
+
+# --- the columns of a read -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", Table)
+def test_columns_are_those_that_were_named_in_their_order(table: Table) -> None:
+    own = PenstockSource({"path": "/a", "table": table}).schema()
+    for names in (["payload", "log_index"], ["log_index", "payload"], ["queue"], own.names[::-1]):
+        for comma in (",", " , ", ",\t"):
+            source = PenstockSource({"path": "/a", "table": table, "columns": comma.join(names)})
+            assert source.schema() == StructType([own[name] for name in names])
+            assert isinstance(source.reader(source.schema()), Reader)
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("changes", "status"),
+        ("changes", "reason"),
+        ("tasks", "status"),
+        ("tasks", "reason"),
+        ("tasks", "kind"),
+        ("tasks", "op"),
+    ],
+)
+def test_a_column_of_another_table_is_refused(table: str, name: str) -> None:
+    given = {"path": "/a", "columns": f"log_index,{name}"}
+    assert PenstockSource(given).schema().names == ["log_index", name]
+    with pytest.raises(InvalidValue) as caught:
+        PenstockSource(given | {"table": table})
+    message = str(caught.value)
+    assert message.startswith(f"option columns names '{name}'; table {table} has source, family, ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"path": "/a", "table": table} for table in Table),
+        {"node": "127.0.0.1:1", "table": "entries"},
+        {"node": "127.0.0.1:1", "table": "changes"},
+    ],
+    ids=lambda given: "-".join(given.values()),
+)
+def test_a_schema_that_differs_from_the_columns_is_refused(given: dict[str, str]) -> None:
+    own = PenstockSource(given).schema()
+    source = PenstockSource(given | {"columns": "log_index,payload"})
+    for names in (["log_index"], ["payload", "log_index"], ["log_index", "payload", "queue"]):
+        schema = StructType([own[name] for name in names])
+        for reader in (source.reader, source.streamReader):
+            with pytest.raises(InvalidValue, match="say different things; give one of them"):
+                reader(schema)
+    assert source.reader(StructType([own["log_index"], own["payload"]])) is not None
+
+
+def test_a_write_has_no_columns() -> None:
+    with pytest.raises(InvalidValue, match="option 'columns' is unknown; there are node, queue"):
+        PenstockSource({"node": "127.0.0.1:1", "queue": "q", "columns": "payload"})
+
+
+@pytest.mark.parametrize("table", Table)
+@pytest.mark.parametrize("columns", ["payload,log_index", "queue", "task_id, key,properties"])
+def test_rows_have_the_columns_that_were_named(tmp_path: Path, table: Table, columns: str) -> None:
+    root = THREE.write(tmp_path)
+    names = [name.strip() for name in columns.split(",")]
+    rows = read_rows(root, table=table, Columns=columns)
+    assert [list(row) for row in rows] == [names] * len(rows)
+    whole = read_rows(root, table=table)
+    assert whole
+    assert rows == [{name: row[name] for name in names} for row in whole]

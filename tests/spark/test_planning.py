@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import (
@@ -23,12 +25,13 @@ from penstock.errors import (
 )
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.spark.families import GROUP_MAX, Piece, group
+from penstock.spark.taskflux.planning import LogPlan
 from penstock.storage.files import OsFile, OsFiles
 from penstock.tools import target
 from support.node_files import write_files
 from support.report import report
 from support.samples import NODES, ONE_A, THREE, TWO
-from support.spark_tables import pieces_of, ranges_of, read_rows, reader_of, tasks_of
+from support.spark_tables import MEMORY, pieces_of, ranges_of, read_rows, reader_of, tasks_of
 
 RECORD = encode_record(LogLayout.THREE, term=1, payload=b"D\x01a")
 HEAD = encode_header(LogLayout.THREE)
@@ -71,6 +74,55 @@ def test_a_log_without_markers_is_never_cut(tmp_path: Path) -> None:
     for name in ("1a", "1b", "1c"):
         root = NODES[name].write(tmp_path / name)
         assert len(ranges_of(reader_of(root, split=1))) == 1
+
+
+def test_what_a_segment_was_given_in_advance_makes_no_tasks(tmp_path: Path) -> None:
+    """Each of them once planned a task for every ``splitSize`` of a hole."""
+    root = segments(tmp_path, [100, 100])
+    whole = read_rows(root)
+    for path in (root / "data" / "log").iterdir():
+        os.truncate(path, 20 * 2**20)
+    ranges = ranges_of(reader_of(root, splitSize="1k"))
+    block = 2**16  # more than a file system keeps track of holes by
+    assert len(ranges) <= 2 * block // 1024
+    assert {stop for _, _, stop in ranges} >= {20 * 2**20}
+    assert read_rows(root, splitSize="1k") == whole
+
+
+def test_records_behind_a_hole_are_found(tmp_path: Path) -> None:
+    root = segments(tmp_path, [100])
+    (path,) = (root / "data" / "log").iterdir()
+    with path.open("r+b") as file:
+        file.seek(5 * 2**20 + 77)
+        file.write(RECORD * 100)
+    rows = read_rows(root)
+    assert [row["status"] for row in rows] == ["ok"] * 100 + ["zeros"] + ["ok"] * 100
+    assert read_rows(root, splitSize="1k") == rows
+    assert len(ranges_of(reader_of(root, splitSize="1k"))) < 300
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32), split=st.integers(64, 2000))
+def test_no_byte_is_left_out_whatever_is_said_of_holes(seed: int, split: int) -> None:
+    """The file system is asked for speed alone: one that lies must not hide an entry."""
+
+    def lying(file: OsFile, offset: int) -> int | None:
+        ahead = Random(f"{seed} {offset}").randrange(6000)
+        return offset + ahead if ahead < 5000 else None
+
+    with TemporaryDirectory(dir=MEMORY) as place:
+        root = segments(Path(place), [400])
+        reader = reader_of(root, split=split)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OsFile, "next_data", lying)
+            tasks = tasks_of(reader)
+        plans = [piece.plan for task in tasks for piece in task.pieces]
+        edges = [plan.start for plan in plans if isinstance(plan, LogPlan)]
+        stops = [plan.stop for plan in plans if isinstance(plan, LogPlan)]
+        assert edges == sorted(set(edges))
+        assert [*edges, len(HEAD) + 400 * len(RECORD)] == [len(HEAD), *stops]
+        found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        assert found == read_rows(root)
 
 
 def test_many_small_files_are_read_by_few_tasks(tmp_path: Path) -> None:

@@ -149,6 +149,25 @@ def test_a_schema_chooses_the_columns(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(map(str, rows_of(frame))) == sorted(map(str, expected))
 
 
+def test_an_option_chooses_the_columns(load: Load, tmp_path: Path) -> None:
+    root = THREE.write(tmp_path)
+    frame = load(str(root), columns="queue, log_index")
+    assert frame.columns == ["queue", "log_index"]
+    expected = read_rows(root, columns=["queue", "log_index"])
+    assert sorted(map(str, rows_of(frame))) == sorted(map(str, expected))
+
+
+def test_a_schema_beside_other_columns_fails_before_any_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root, before = THREE.write(tmp_path), jobs(spark)
+    reader = spark.read.format("penstock").schema("queue string").option("columns", "log_index")
+    with pytest.raises(PySparkException) as caught:
+        reader.load(str(root)).collect()
+    assert "a schema and option columns say different things" in last_line(caught.value)
+    assert jobs(spark) == before
+
+
 def test_a_session_that_pushes_nothing_down_reads_all_the_same(
     spark: SparkSession, load: Load, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ class PenstockSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
+    @in_a_sentence
     def schema(self) -> StructType:
         columns = self._checked.columns
         own = from_arrow_schema(schema_of(self._checked.table))
@@ -74,6 +75,7 @@ class PenstockSource(DataSource):
         kind = PushdownReader if self._checked.pushdown else Reader
         return kind(self._checked, columns)
 
+    @in_a_sentence
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
         from penstock.spark.stream import StreamReader
 

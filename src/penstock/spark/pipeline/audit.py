@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.inputs import Source, find_sources
+from penstock.spark.pipeline.small import small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +29,8 @@ def audit(spark: SparkSession, paths: Sequence[str]) -> Audit:
     """Return what is wrong within each of some replicas, and between them. Raises ``PenstockError``."""
     sources = find_sources(paths)
     entries = spark.read.format("penstock").load([source.name for source in sources])
-    starts = spark.createDataFrame(
-        [(s.name, s.begin + 1) for s in sources], "source string, start long"
+    starts = small_table(
+        spark, [(s.name, s.begin + 1) for s in sources], "source string, start long"
     )
     commits = {source.name: source.commit for source in sources}
     whole = entries.where("kind = 'entry' and status = 'ok'").groupBy("source")
@@ -40,7 +41,7 @@ def audit(spark: SparkSession, paths: Sequence[str]) -> Audit:
     for source in sources:
         end, commit = found.get(source.name, source.begin), commits[source.name]
         ends.append((source.name, end if commit is None else min(end, commit)))
-    table = spark.createDataFrame(ends, "source string, end long")
+    table = small_table(spark, ends, "source string, end long")
     return Audit(
         sources,
         tables.damage(entries),

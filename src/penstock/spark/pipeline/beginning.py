@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 from penstock.formats.taskflux import notes
 from penstock.spark.pipeline.histories import LIVES_SCHEMA, OPEN_SCHEMA, State
 from penstock.spark.pipeline.inputs import Source
+from penstock.spark.pipeline.small import small_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +35,8 @@ def from_nothing(spark: SparkSession, sources: Sequence[Source]) -> Beginning:
     """Return the state before the first entry: the default queue, which always exists."""
     lives = [(source.name, "", -1, None, 0, 0, None) for source in sources]
     return Beginning(
-        State(spark.createDataFrame([], OPEN_SCHEMA), spark.createDataFrame(lives, LIVES_SCHEMA)),
-        spark.createDataFrame([(source.name, 1) for source in sources], NEXT_NUMBERS_SCHEMA),
+        State(small_table(spark, [], OPEN_SCHEMA), small_table(spark, lives, LIVES_SCHEMA)),
+        small_table(spark, [(source.name, 1) for source in sources], NEXT_NUMBERS_SCHEMA),
     )
 
 

@@ -4,6 +4,9 @@ A queue lives from its creation to its deletion, and may be created again; ``bor
 -1 if it was there at the beginning. Within a life, tasks get ids in the order in which they were added, so an id is
 a count; a removal names an id, or a value, and then means the oldest equal task. So state is a difference of
 multisets, whatever the order in which it is computed, and an incremental run is a full one cut in two.
+
+Payloads take no part in that: they are most of the bytes, and only tasks that wait need theirs (``with_payloads``).
+Where removals go by value, a digest stands for it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ OPEN_SCHEMA: Final = (
 )
 """Tasks that wait: ``added_index`` is null for those of a snapshot; ``failed`` counts deliveries that did not end one."""
 
+OPEN: Final = tuple(field.split()[0] for field in OPEN_SCHEMA.split(", "))
+
 LIVES_SCHEMA: Final = (
     "source string, queue string, born long, until long, number long, last_id long,"
     " policy map<string,string>"
@@ -38,7 +43,7 @@ LIVES_SCHEMA: Final = (
 CHANGES: Final = (
     "source", "log_index", "op", "queue", "key", "task_id", "payload", "properties", "path", "offset",
 )  # fmt: skip
-"""The columns that a change needs here."""
+"""The columns of a change."""
 
 
 class State(NamedTuple):
@@ -48,25 +53,19 @@ class State(NamedTuple):
     lives: DataFrame  # the queues that live
 
 
-class Advanced(NamedTuple):
-    """What some changes made of a state."""
-
-    histories: DataFrame  # every task that waited or came, with what became of it
-    lives: DataFrame  # every queue that lived, also those that have ended
-
-
 def advance(
-    state: State, changes: DataFrame, *, next_numbers: DataFrame, by_value: Sequence[str] = ()
-) -> Advanced:
-    """Return what became of the tasks of ``state`` and of those that ``changes`` add.
+    state: State, changes: DataFrame, lives: DataFrame, *, by_value: Sequence[str] = ()
+) -> DataFrame:
+    """Return every task that waited in ``state`` or that ``changes`` add, with what became of it.
 
-    ``next_numbers`` has, for each source, the number of the queue that it creates next. Sources in ``by_value``
-    remove by value where no extension names an id.
+    ``lives`` are those of ``lives_of``. Sources in ``by_value`` remove by value where no extension names an id. A
+    payload that the changes lack is not missed, but for those.
     """
-    lives = lives_of(state.lives, changes, next_numbers)
+    changes = without_payloads(changes, by_value)
     placed = place(changes.where(F.col("op").isin("add", "remove")), lives)
     added = number_adds(placed.where("op = 'add'"))
-    candidates = state.open.unionByName(added)
+    held = without_payloads(state.open, by_value).withColumn("is_held", F.lit(True))
+    candidates = held.unionByName(added.withColumn("is_held", F.lit(False)))
     removes = placed.where("op = 'remove'")
     if by_value:
         removes = name_removed(removes, changes)
@@ -75,13 +74,40 @@ def advance(
         is_theirs = F.col("source").isin(*by_value)
         rest = end_by_value(ended.where(is_theirs), removes.where("task_id is null"))
         ended = ended.where(~is_theirs).unionByName(rest)
-    ended = end_with_queue(ended, lives)
-    counted = count_failed(ended, changes, lives)
-    return Advanced(counted, _with_last_ids(lives, added))
+    return count_failed(end_with_queue(ended, lives), changes, lives)
+
+
+def without_payloads(rows: DataFrame, by_value: Sequence[str]) -> DataFrame:
+    """Return rows with the size of each payload, and its digest where equal ones must be found, in its place."""
+    size, digest = F.lit(None).cast("long"), F.lit(None).cast("binary")
+    if "payload" in rows.columns:
+        size = F.length("payload").cast("long")
+        if by_value:
+            digest = F.when(F.col("source").isin(*by_value), F.unhex(F.sha2("payload", 256)))
+    return rows.withColumn("size", size).withColumn("digest", digest).drop("payload")
+
+
+def with_payloads(waiting: DataFrame, added: DataFrame, held: DataFrame) -> DataFrame:
+    """Return tasks that wait, with their payloads and sizes.
+
+    ``added`` has payloads by ``source`` and ``log_index``; ``held`` those of the tasks that waited at the beginning.
+    """
+    fresh = added.select("source", F.col("log_index").alias("added_index"), "payload")
+    kept = held.select(*TASK, "payload")
+    waiting = waiting.drop("size")
+    found = (
+        waiting.where("not is_held")
+        .join(fresh, ["source", "added_index"])
+        .unionByName(waiting.where("is_held").join(kept, list(TASK)))
+    )
+    return found.withColumn("size", F.length("payload").cast("long")).select(*OPEN)
 
 
 def lives_of(before: DataFrame, changes: DataFrame, next_numbers: DataFrame) -> DataFrame:
-    """Return every life of every queue: those before, and those that creations begin; each with its end."""
+    """Return every life of every queue: those before, and those that creations begin; each with its end.
+
+    ``next_numbers`` has, for each source, the number of the queue that it creates next; ``last_id`` is that of before.
+    """
     births = changes.where(F.col("op").isin("create", "delete")).select(
         "source", "queue", "log_index", "op", F.col("properties").alias("policy")
     )
@@ -142,8 +168,8 @@ def number_adds(adds: DataFrame) -> DataFrame:
         *LIFE,
         (F.col("last_id") + F.col("before") + F.col("within")).alias("task_id"),
         "key",
-        "payload",
-        F.length("payload").cast("long").alias("size"),
+        "size",
+        "digest",
         F.col("log_index").alias("added_index"),
         F.lit(0).cast("long").alias("failed"),
     )
@@ -174,7 +200,7 @@ def end_by_value(tasks: DataFrame, removes: DataFrame) -> DataFrame:
 
     A task that was removed by its id was not there for a removal by value, or the other would have met it first.
     """
-    value = (*LIFE, "key", "payload")
+    value = (*LIFE, "key", "digest")
     left = tasks.where("ended_index is null").drop("ended_index")
     turns = _met(left, removes).select(
         *value,
@@ -191,7 +217,7 @@ def _met(tasks: DataFrame, removes: DataFrame) -> DataFrame:
 
     Of the count of equal tasks as if each removal took one, those that made it lower than ever found none.
     """
-    value = (*LIFE, "key", "payload")
+    value = (*LIFE, "key", "digest")
     came = tasks.select(
         *value, F.coalesce("added_index", F.lit(-1)).alias("place"), F.lit(1).alias("step")
     )
@@ -218,7 +244,7 @@ def end_with_queue(tasks: DataFrame, lives: DataFrame) -> DataFrame:
         .otherwise(F.lit(None))
     )
     return joined.select(
-        *TASK, "key", "payload", "size", "added_index", "failed",
+        *TASK, "key", "size", "added_index", "failed", "is_held",
         F.coalesce("ended_index", "until").alias("ended_index"), end.alias("end"),
     )  # fmt: skip
 
@@ -244,7 +270,9 @@ def count_failed(tasks: DataFrame, changes: DataFrame, lives: DataFrame) -> Data
     return joined.withColumn("failed", failed).drop("more")
 
 
-def _with_last_ids(lives: DataFrame, added: DataFrame) -> DataFrame:
+def with_last_ids(lives: DataFrame, histories: DataFrame) -> DataFrame:
+    """Return lives with the id of the last task that each was given."""
+    added = histories.where("not is_held")
     counts = added.groupBy(*LIFE).agg(F.count("*").alias("more"))
     joined = lives.join(F.broadcast(counts), list(LIFE), "left")
     last_id: Column = F.col("last_id") + F.coalesce("more", F.lit(0))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import Compacted, CorruptData, OutOfRange
-from penstock.spark.pipeline import tables
+from penstock.spark.columns import Op
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
-from penstock.spark.pipeline.histories import CHANGES, advance
+from penstock.spark.pipeline.histories import (
+    CHANGES,
+    advance,
+    lives_of,
+    with_last_ids,
+    with_payloads,
+)
 from penstock.spark.pipeline.inputs import Source, find_sources
 
 if TYPE_CHECKING:
@@ -43,28 +52,42 @@ def moment(
             f" ask for --at {source.begin} or later"
         )
     stop = at if at is not None else source.commit
-    reader = spark.read.format("penstock")
-    entries = (reader if stop is None else reader.option("endingIndex", max(0, stop))).load(path)
+
+    def load(columns: Sequence[str], ops: Sequence[str] = ()) -> DataFrame:
+        reader = spark.read.format("penstock").option("columns", ",".join(columns))
+        if ops:
+            reader = reader.option("ops", json.dumps(ops))
+        if stop is not None:
+            reader = reader.option("endingIndex", max(0, stop))
+        return reader.load(path)
+
+    # Read once and kept by Spark: the state is made of several passes over these.
+    is_needed = source.by_value or source.is_decided
+    entries = load(_ALL if is_needed else [name for name in _ALL if name != "payload"])
+    entries = entries.persist(StorageLevel.MEMORY_AND_DISK)
     index, term = _end(entries, source, stop)
     if at is not None and index < at:
         raise OutOfRange(
             f"entry {at} is beyond the log, which ends at entry {index}; ask for --at {index}"
         )
     changes = _changes(entries, source, index)
-    beginning = from_nothing(spark, [source]) if source.begin < 0 else from_snapshots(entries)
-    advanced = advance(
-        beginning.state,
-        changes,
-        next_numbers=beginning.next_numbers,
-        by_value=[source.name] if source.by_value else [],
-    )
+    stored = load(_ALL, (Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
+    beginning = from_nothing(spark, [source]) if stored is None else from_snapshots(stored)
+    state = beginning.state
+    lives = lives_of(state.lives, changes, beginning.next_numbers)
+    by_value = [source.name] if source.by_value else []
+    histories = advance(state, changes, lives, by_value=by_value)
+    adds = changes if source.is_decided else load(("source", "log_index", "payload"), (Op.ADD,))
     return Moment(
         source=source,
         index=index,
         term=term,
-        tasks=tables.tasks(advanced.histories),
-        lives=advanced.lives.where("until is null"),
+        tasks=with_payloads(histories.where("ended_index is null"), adds, state.open),
+        lives=with_last_ids(lives, histories).where("until is null"),
     )
+
+
+_ALL: Final = ("kind", "status", "term", *CHANGES)
 
 
 def _changes(entries: DataFrame, source: Source, index: int) -> DataFrame:
@@ -76,7 +99,7 @@ def _changes(entries: DataFrame, source: Source, index: int) -> DataFrame:
         & F.col("op").isNotNull()
         & (F.col("log_index") > source.begin)
         & (F.col("log_index") <= index)
-    ).select(*CHANGES)
+    ).select(*[name for name in CHANGES if name in entries.columns])
 
 
 def _end(entries: DataFrame, source: Source, stop: int | None) -> tuple[int, int]:

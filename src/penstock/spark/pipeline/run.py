@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
@@ -33,16 +34,22 @@ from penstock.spark.pipeline.delta import write_delta
 from penstock.spark.pipeline.histories import (
     CHANGES,
     LIVES_SCHEMA,
+    OPEN,
     OPEN_SCHEMA,
     State,
     advance,
+    lives_of,
+    with_last_ids,
+    with_payloads,
 )
 from penstock.spark.pipeline.inputs import Source, find_sources
 from penstock.spark.pipeline.reporting import write_report
+from penstock.spark.pipeline.small import small_table
 from penstock.spark.pipeline.store import Run, Staging, Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 Say = Callable[[str], None]
 
@@ -50,7 +57,9 @@ BY_SOURCE: Final = "by_source"
 BY_QUEUE: Final = "by_queue"
 _QUEUES: Final = (BY_SOURCE, BY_QUEUE)
 LOG, REST = "log", "rest"
-CLOSED, OPEN = "closed", "open"
+CLOSED, WAITING = "closed", "open"
+HEADS: Final = ("source", "kind", "path", "log_index", "term", "status")
+"""The columns that tell where a history ends, and what each file spans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +105,9 @@ def run(
     previous = store.current() if incremental else None
     staging = store.begin()
     work = _Work(spark, sources, staging, previous, say)
+    work.survey()
     work.read_entries()
+    work.find_changes()
     work.advance()
     work.count()
     work.judge(replicas=replicas)
@@ -150,6 +161,8 @@ class _Work:
         self._staging = staging
         self._previous = previous
         self._say = say
+        self._staged: list[str] = []
+        self._schemas: dict[str, StructType] = {}
         self.rows: dict[str, int] = {}
         self.progress: dict[str, Progress] = {}
         self.known = self._continued()
@@ -210,46 +223,65 @@ class _Work:
 
     # Steps.
 
-    def read_entries(self) -> None:
-        """Read what is new, and keep it: entries that count, and the rest, which is read again next time."""
+    def survey(self) -> None:
+        """Find out where each source's history ends: before its first damage, at its commit index."""
         self._say("reading " + ", ".join(source.words for source in self._sources[:3]))
-        pieces = [self._load_new(source) for source in self._sources if source.name in self.known]
-        fresh = [source.name for source in self._fresh()]
-        if fresh:
-            # In one go: planning starts a Python of its own for each read.
-            pieces.append(self._spark.read.format("penstock").load(fresh))
-        entries = reduce(lambda one, other: one.unionByName(other), pieces)
-        entries = self._with_source_directory(entries)
-        # Where each source's history ends: before its first damage, at its commit index.
-        staged = self._staging.table("read")
-        entries.write.parquet(staged)
-        self._read = self._spark.read.parquet(staged)
-        ends = self._ends()
-        self._bounds = self._spark.createDataFrame(
+        heads = self._load(HEADS).persist(StorageLevel.MEMORY_AND_DISK)
+        ends = self._ends(heads)
+        self._bounds = self._small(
             [(s.name, self._known_index(s), s.begin, ends[s.name][0]) for s in self._sources],
             "source string, known long, begin long, end long",
         )
-        part = F.when(
-            (F.col("kind") == "entry")
-            & (F.col("status") == "ok")
-            & (F.col("log_index") <= F.col("end")),
-            LOG,
-        ).otherwise(REST)
-        kept = self._read.join(F.broadcast(self._bounds), "source").withColumn("part", part)
-        if self._previous is not None:
-            self._staging.take_over(self._previous, "entries", self._keep(f"part={LOG}"))
-        self._write(kept.drop("known", "begin", "end"), "entries", BY_SOURCE, "part")
         for source in self._sources:
             end, term = ends[source.name]
             self.progress[source.name] = Progress(
                 begin=source.begin, index=end, term=term, next_number=0
             )
+        spans = tables.spans(heads)
+        old = self._old("spans")
+        if old is not None:
+            spans = _merge_spans(spans.unionByName(old.select(spans.columns)))
+        self._write(spans, "spans")
+        heads.unpersist()
 
-    def _load_new(self, source: Source) -> DataFrame:
-        """Return what an earlier run has not seen, and what may have changed since."""
+    def read_entries(self) -> None:
+        """Read what is new, and keep it: entries that count, and the rest, which is read again next time."""
+        is_counted = (F.col("kind") == "entry") & (F.col("status") == "ok")
+        is_counted = is_counted & (F.col("log_index") <= F.col("end"))
+        part = F.when(is_counted, LOG).otherwise(REST)
+        entries = self._load().join(F.broadcast(self._bounds), "source").withColumn("part", part)
+        entries = self._with_source_directory(entries.drop("known", "begin", "end"))
+        if self._previous is not None:
+            self._staging.take_over(self._previous, "entries", self._keep(f"part={LOG}"))
+        self._write(entries, "entries", BY_SOURCE, "part")
+
+    def _load(self, columns: Sequence[str] = ()) -> DataFrame:
+        """Return what is new, and what may have changed since an earlier run."""
+        pieces = [
+            self._load_new(source, columns) for source in self._sources if source.name in self.known
+        ]
+        fresh = [source.name for source in self._fresh()]
+        if fresh:
+            # In one go: planning starts a Python of its own for each read.
+            pieces.append(self._reader(columns).load(fresh))
+        return reduce(lambda one, other: one.unionByName(other), pieces)
+
+    def _reader(self, columns: Sequence[str]) -> DataFrameReader:
         reader = self._spark.read.format("penstock")
+        return reader.option("columns", ",".join(columns)) if columns else reader
+
+    def _small(self, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
+        return small_table(self._spark, rows, schema)
+
+    def _kept(self, name: str) -> DataFrame:
+        """Return a table that this run has written."""
+        # Of a known schema: to look for it Spark would run a job.
+        return self._spark.read.schema(self._schemas[name]).parquet(self._staging.table(name))
+
+    def _load_new(self, source: Source, columns: Sequence[str]) -> DataFrame:
         index = self.known[source.name].index
-        entries = reader.option("files", json.dumps(source.files_behind(index))).load(source.name)
+        files = json.dumps(source.files_behind(index))
+        entries = self._reader(columns).option("files", files).load(source.name)
         is_new = (F.col("kind") != "entry") | F.col("log_index").isNull()
         is_new = is_new | (F.col("log_index") > index)
         return entries.where(is_new)
@@ -259,26 +291,24 @@ class _Work:
         return source.begin if known is None else known.index
 
     def _with_source_directory(self, table: DataFrame) -> DataFrame:
-        names = self._spark.createDataFrame(
+        names = self._small(
             [(s.name, source_directory(s.name)) for s in self._sources],
             f"source string, {BY_SOURCE} string",
         )
         return table.join(F.broadcast(names), "source")
 
-    def _ends(self) -> dict[str, tuple[int, int]]:
+    def _ends(self, heads: DataFrame) -> dict[str, tuple[int, int]]:
         """Return for each source the last entry that its history counts, and that entry's term."""
         bad = (
-            self._read.where(
-                "kind in ('entry', 'damage') and status != 'ok' and log_index is not null"
-            )
+            heads.where("kind in ('entry', 'damage') and status != 'ok' and log_index is not null")
             .groupBy("source")
             .agg(F.min("log_index").alias("bad"))
         )
-        commits = self._spark.createDataFrame(
+        commits = self._small(
             [(s.name, s.commit) for s in self._sources], "source string, commit long"
         )
         good = (
-            self._read.where("kind = 'entry' and status = 'ok' and log_index is not null")
+            heads.where("kind = 'entry' and status = 'ok' and log_index is not null")
             .join(F.broadcast(bad), "source", "left")
             .join(F.broadcast(commits), "source")
             .where("bad is null or log_index < bad")
@@ -295,17 +325,24 @@ class _Work:
             ends[source.name] = max(begun, found.get(source.name, begun))
         return ends
 
-    def _changes(self) -> DataFrame:
-        """Return the changes that are new."""
+    def find_changes(self) -> None:
+        """Keep what the new entries change, in one shape for all families."""
+        entries = self._kept("entries")
         requests = [source for source in self._sources if source.is_decided]
         decided = [source.name for source in requests]
-        entries = self._read.join(F.broadcast(self._bounds), "source").where(
-            "kind = 'entry' and status = 'ok' and op is not null and log_index > known and log_index <= end"
-        )
-        changes = entries.where(~F.col("source").isin(*decided)).select(*CHANGES)
+        found = self._only_new(entries.where(F.col("part") == LOG)).where("op is not null")
+        changes = found.where(~F.col("source").isin(*decided)) if decided else found
+        changes = changes.select(*CHANGES)
         if requests:
-            changes = changes.unionByName(decide(self._read, requests))
-        return changes
+            changes = changes.unionByName(self._only_new(decide(entries, requests)))
+        if self._previous is not None:
+            self._staging.take_over(self._previous, "changes", self._keep())
+        self._write(self._by(changes), "changes", *_QUEUES)
+
+    def _only_new(self, changes: DataFrame) -> DataFrame:
+        """Return what the tables of an earlier run do not know, as far as it counts."""
+        bounded = changes.join(F.broadcast(self._bounds), "source")
+        return bounded.where("log_index > known and log_index <= end").drop("known", "begin", "end")
 
     def _begin(self) -> Beginning:
         """Return what the new changes are applied to."""
@@ -314,19 +351,17 @@ class _Work:
         stored = [source.name for source in fresh if source.begin >= 0]
         beginnings = [from_nothing(self._spark, empty)]
         if stored:
-            beginnings.append(from_snapshots(self._read.where(F.col("source").isin(*stored))))
+            is_theirs = F.col("source").isin(*stored) & (F.col("part") == REST)
+            beginnings.append(from_snapshots(self._kept("entries").where(is_theirs)))
         old_open, old_lives = self._old("tasks"), self._old("lives", LIVES_SCHEMA)
         if old_lives is not None:
             if old_open is None:
-                old_open = self._spark.createDataFrame([], OPEN_SCHEMA)
+                old_open = self._small([], OPEN_SCHEMA)
             numbers = [(name, progress.next_number) for name, progress in self.known.items()]
             beginnings.append(
                 Beginning(
-                    State(
-                        old_open.select(*[f.split()[0] for f in OPEN_SCHEMA.split(", ")]),
-                        old_lives.where("until is null"),
-                    ),
-                    self._spark.createDataFrame(numbers, NEXT_NUMBERS_SCHEMA),
+                    State(old_open.select(*OPEN), old_lives.where("until is null")),
+                    self._small(numbers, NEXT_NUMBERS_SCHEMA),
                 )
             )
         state = State(
@@ -339,40 +374,58 @@ class _Work:
     def advance(self) -> None:
         """Work out what became of every task."""
         self._say("working out what became of every task")
-        beginning, changes = self._begin(), self._changes()
+        beginning = self._begin()
+        changes = self._only_new(self._kept("changes").select(*CHANGES))
+        lives = self._stage(
+            lives_of(beginning.state.lives, changes, beginning.next_numbers), "lived"
+        )
         by_value = [source.name for source in self._sources if source.by_value]
-        advanced = advance(
-            beginning.state, changes, next_numbers=beginning.next_numbers, by_value=by_value
+        histories = self._stage(
+            advance(beginning.state, changes, lives, by_value=by_value), "histories"
         )
-        staged = self._staging.table("histories")
-        advanced.histories.write.parquet(staged)
-        self._histories = self._spark.read.parquet(staged)
+        self._histories = histories
+        known_lives = with_last_ids(lives, histories)
         old = self._old("lives", LIVES_SCHEMA)
-        lives = advanced.lives
-        lives = lives if old is None else lives.unionByName(old.where("until is not null"))
-        self._write(lives, "lives")
-        creates = (
-            changes.where("op = 'create'").groupBy("source").agg(F.count("*").alias("creates"))
-        )
-        told = beginning.next_numbers.join(creates, "source", "left").collect()
-        for row in told:
-            progress = self.progress[row["source"]]
-            number = row["next_number"] + (row["creates"] or 0)
-            self.progress[row["source"]] = Progress(**asdict(progress) | {"next_number": number})
-        held = beginning.state.open.groupBy("source", "queue").agg(F.count("*").alias("held"))
+        if old is not None:
+            known_lives = known_lives.unionByName(old.where("until is not null"))
+        self._write(known_lives, "lives")
+        self._tell_numbers(beginning, lives)
+        held = histories.where("is_held").groupBy("source", "queue").agg(F.count("*").alias("held"))
         fresh = [source.name for source in self._fresh()]
         old_base = self._old("base")
         base = held.where(F.col("source").isin(*fresh))
         base = base if old_base is None else base.unionByName(old_base)
         self._write(base, "base")
-        cycles = tables.lifecycles(self._histories)
-        state = F.when(F.col("ended_index").isNull(), OPEN).otherwise(CLOSED)
+        cycles = tables.lifecycles(histories)
+        state = F.when(F.col("ended_index").isNull(), WAITING).otherwise(CLOSED)
         if self._previous is not None:
             self._staging.take_over(self._previous, "lifecycles", self._keep(f"state={CLOSED}"))
         cycles = self._by(cycles).withColumn("state", state)
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
-        waiting = self._histories.where("ended_index is null").drop("ended_index", "end")
-        self._write(self._by(waiting), "tasks", *_QUEUES)
+        waiting = histories.where("ended_index is null")
+        adds = changes.where("op = 'add'")
+        tasks = with_payloads(waiting, adds, beginning.state.open)
+        self._write(self._by(tasks), "tasks", *_QUEUES)
+
+    def _tell_numbers(self, beginning: Beginning, lives: DataFrame) -> None:
+        """Note the number that each source's next queue gets."""
+        created = (
+            lives.join(F.broadcast(self._bounds), "source")
+            .where("born > known")
+            .groupBy("source")
+            .agg((F.max("number") + 1).alias("more"))
+        )
+        for row in beginning.next_numbers.join(created, "source", "left").collect():
+            progress = asdict(self.progress[row["source"]])
+            progress["next_number"] = max(row["next_number"], row["more"] or 0)
+            self.progress[row["source"]] = Progress(**progress)
+
+    def _stage(self, table: DataFrame, name: str) -> DataFrame:
+        """Return a table that is computed once; it goes when the run ends."""
+        path = self._staging.table(name)
+        table.write.parquet(path)
+        self._staged.append(path)
+        return self._spark.read.schema(table.schema).parquet(path)
 
     def count(self) -> None:
         """Count what came and went: counts of what is new, added to those before."""
@@ -387,8 +440,7 @@ class _Work:
         gone = went.withColumn("added_index", F.lit(None).cast("long"))
         both = came.unionByName(gone)
         throughput = self._add("throughput", tables.throughput(both), tables.STRETCH)
-        base = self._spark.read.parquet(self._staging.table("base"))
-        self._write(self._by(tables.depth(throughput, base)), "depth", *_QUEUES)
+        self._write(self._by(tables.depth(throughput, self._kept("base"))), "depth", *_QUEUES)
         waiting = lives.where("ended_index is null")
         self._add("keys", tables.keys(both), ("source", "queue", "key"), tables.waiting(waiting))
         self._add("sizes", tables.sizes(came), ("source", "queue", "size_low"))
@@ -403,39 +455,30 @@ class _Work:
         if now is not None:
             counts = _outer(counts, now, list(by))
         self._write(self._by(counts), name, *_QUEUES)
-        return self._spark.read.parquet(self._staging.table(name)).drop(*_QUEUES)
+        return self._kept(name).drop(*_QUEUES)
 
     def judge(self, *, replicas: bool) -> None:
         """Find what is wrong: within files, between them, between replicas."""
         self._say("looking for damage")
-        entries = self._spark.read.parquet(self._staging.table("entries"))
+        entries = self._kept("entries")
         self._write(tables.damage(entries), "damage")
-        spans = tables.spans(self._read)
-        old = self._old("spans")
-        if old is not None:
-            spans = _merge_spans(spans.unionByName(old.select(spans.columns)))
-        self._write(spans, "spans")
-        starts = self._spark.createDataFrame(
+        starts = self._small(
             [(s.name, s.begin + 1) for s in self._sources], "source string, start long"
         )
-        kept = self._spark.read.parquet(self._staging.table("spans"))
-        current = self._spark.createDataFrame(
+        current = self._small(
             [(s.name, file.shown) for s in self._sources for file in s.files],
             "source string, path string",
         )
-        kept = kept.join(F.broadcast(current), ["source", "path"])
+        kept = self._kept("spans").join(F.broadcast(current), ["source", "path"])
         self._write(tables.gaps(kept, starts), "gaps")
-        ends = self._spark.createDataFrame(
+        ends = self._small(
             [(name, progress.index) for name, progress in self.progress.items()],
             "source string, end long",
         )
         compared = tables.divergence(entries, ends)
-        if replicas:
-            self._write(compared, "divergence")
-        else:
-            self._write(self._spark.createDataFrame([], compared.schema), "divergence")
-        for name in ("read", "histories"):
-            shutil.rmtree(self._staging.table(name), ignore_errors=True)
+        self._write(compared if replicas else compared.limit(0), "divergence")
+        for path in self._staged:
+            shutil.rmtree(path)
 
     def _by(self, table: DataFrame) -> DataFrame:
         """Return a table with the columns that its files are laid out by."""
@@ -446,6 +489,7 @@ class _Work:
     def _write(self, table: DataFrame, name: str, *by: str) -> None:
         """Add rows to a table of this run; one without any still says what its columns are."""
         path = self._staging.table(name)
+        self._schemas[name] = table.schema
         writer = table.write.mode("append").option("compression", "zstd")
         (writer.partitionBy(*by) if by else writer).parquet(path)
         if not any(Path(path).rglob("*.parquet")):

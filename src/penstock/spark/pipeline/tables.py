@@ -14,20 +14,6 @@ BUCKET: Final = 1024
 """Entries in a bucket of ``depth`` and ``throughput``: fixed, so that counts of two runs can be added."""
 
 
-def tasks(histories: DataFrame, at: int | None = None) -> DataFrame:
-    """Return what the queues hold after entry ``at``, or at the end."""
-    if at is None:
-        waiting = histories.where("ended_index is null")
-    else:
-        waiting = histories.where(
-            (F.col("ended_index").isNull() | (F.col("ended_index") > at))
-            & (F.col("added_index").isNull() | (F.col("added_index") <= at))
-        )
-    return waiting.select(
-        "source", "queue", "key", "task_id", "payload", "size", "added_index", "failed"
-    )
-
-
 def lifecycles(histories: DataFrame) -> DataFrame:
     """Return from when to when each task waited, and how often it was delivered."""
     return histories.select(

@@ -145,6 +145,10 @@ def _joined_ids(found: ExtensionColumns, places: NDArray[np.int64]) -> pa.Array:
     return pc.binary_join(lists.take(pa.array(places)), ",")
 
 
+_POLICY_NAMES: Final = ("implementation", "size_max", "payload_size_max", "keys")
+"""Those of ``policy_fields`` in its order: no row's order may depend on what the rows before it have."""
+
+
 def policy_properties(creates: Iterable[tuple[int, bytes]], contents: Contents) -> list[Property]:
     """Return the policies of new queues, given the row and the payload of each. Raises ``BadData``.
 
@@ -153,10 +157,10 @@ def policy_properties(creates: Iterable[tuple[int, bytes]], contents: Contents) 
     import numpy as np
     import pyarrow as pa
 
-    found: dict[str, list[tuple[int, str]]] = {}
+    found: dict[str, list[tuple[int, str]]] = {name: [] for name in _POLICY_NAMES}
     for row, payload in creates:
         for name, value in policy_fields(_policy(payload, contents)).items():
-            found.setdefault(name, []).append((row, str(value)))
+            found[name].append((row, str(value)))
     return [
         Property(
             name,

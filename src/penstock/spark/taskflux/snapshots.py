@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData
 from penstock.formats.taskflux import notes
-from penstock.formats.taskflux.snapshot import SnapshotHeader, SnapshotLayout, encode_head
+from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
 from penstock.model import QueueHead
 from penstock.spark import arrow
