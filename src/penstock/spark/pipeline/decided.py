@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_INPUT: Final = (*CHANGES, "kind")
+_INPUT: Final = (*CHANGES, "kind", "offset")
 
 
 def decide(entries: DataFrame, sources: Sequence[Source]) -> DataFrame:

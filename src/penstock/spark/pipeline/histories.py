@@ -18,13 +18,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-SLICE_SIZE: Final = 64 * 2**20
-"""Bytes of a file whose additions are numbered by one task."""
+SLICE_BITS: Final = 20
+"""A million entries are numbered by one task: those whose indexes differ in these bits alone."""
 
 LIFE: Final = ("source", "queue", "born")
-TASK: Final = (*LIFE, "task_id")
+TASK: Final = ("life", "task_id")
+"""What a task is known by here: ``life`` is a number that ``fix_lives`` gives, for names are long and rows are many."""
 
 OPEN_SCHEMA: Final = (
     "source string, queue string, born long, task_id long, key long, payload binary, size long,"
@@ -41,7 +42,7 @@ LIVES_SCHEMA: Final = (
 """Queues that live; ``number`` is what our own entries call them by, ``policy`` what they were created with."""
 
 CHANGES: Final = (
-    "source", "log_index", "op", "queue", "key", "task_id", "payload", "properties", "path", "offset",
+    "source", "log_index", "op", "queue", "key", "task_id", "payload", "properties",
 )  # fmt: skip
 """The columns of a change."""
 
@@ -58,23 +59,26 @@ def advance(
 ) -> DataFrame:
     """Return every task that waited in ``state`` or that ``changes`` add, with what became of it.
 
-    ``lives`` are those of ``lives_of``. Sources in ``by_value`` remove by value where no extension names an id. A
+    ``lives`` are those of ``fix_lives``. Sources in ``by_value`` remove by value where no extension names an id. A
     payload that the changes lack is not missed, but for those.
     """
     changes = without_payloads(changes, by_value)
-    placed = place(changes.where(F.col("op").isin("add", "remove")), lives)
-    added = number_adds(placed.where("op = 'add'"))
-    held = without_payloads(state.open, by_value).withColumn("is_held", F.lit(True))
-    candidates = held.unionByName(added.withColumn("is_held", F.lit(False)))
-    removes = placed.where("op = 'remove'")
+    removes = changes.where("op = 'remove'")
     if by_value:
         removes = name_removed(removes, changes)
+    removes = place(removes, lives)
+    added = number_adds(place(changes.where("op = 'add'"), lives))
+    held = held_by(lives, without_payloads(state.open, by_value))
+    candidates = held.unionByName(added.withColumn("is_held", F.lit(False)))
     ended = end_by_id(candidates, removes.where("task_id is not null"))
     if by_value:
-        is_theirs = F.col("source").isin(*by_value)
-        rest = end_by_value(ended.where(is_theirs), removes.where("task_id is null"))
-        ended = ended.where(~is_theirs).unionByName(rest)
-    return count_failed(end_with_queue(ended, lives), changes, lives)
+        rest = end_by_value(
+            ended.where("digest is not null"),
+            removes.where("digest is not null and task_id is null"),
+        )
+        ended = ended.where("digest is null").unionByName(rest)
+    counted = count_failed(end_with_queue(ended, lives), changes, lives)
+    return counted.join(F.broadcast(lives.select("life", *LIFE)), "life")
 
 
 def without_payloads(rows: DataFrame, by_value: Sequence[str]) -> DataFrame:
@@ -93,12 +97,12 @@ def with_payloads(waiting: DataFrame, added: DataFrame, held: DataFrame) -> Data
     ``added`` has payloads by ``source`` and ``log_index``; ``held`` those of the tasks that waited at the beginning.
     """
     fresh = added.select("source", F.col("log_index").alias("added_index"), "payload")
-    kept = held.select(*TASK, "payload")
-    waiting = waiting.drop("size")
+    by_name = [*LIFE, "task_id"]
+    waiting = waiting.drop("size", "life")
     found = (
         waiting.where("not is_held")
         .join(fresh, ["source", "added_index"])
-        .unionByName(waiting.where("is_held").join(kept, list(TASK)))
+        .unionByName(waiting.where("is_held").join(held.select(*by_name, "payload"), by_name))
     )
     return found.withColumn("size", F.length("payload").cast("long")).select(*OPEN)
 
@@ -138,34 +142,48 @@ def lives_of(before: DataFrame, changes: DataFrame, next_numbers: DataFrame) -> 
     )  # fmt: skip
 
 
+def fix_lives(spark: SparkSession, lives: DataFrame) -> DataFrame:
+    """Return lives worked out and numbered (``life``), as a table of the plan: there is one for each queue."""
+    import pyarrow as pa
+
+    found = lives.orderBy(*LIFE).toArrow()
+    numbers = pa.array(range(found.num_rows), pa.int64())
+    return spark.createDataFrame(found.append_column("life", numbers))
+
+
 def place(changes: DataFrame, lives: DataFrame) -> DataFrame:
     """Return changes of tasks with the life of their queue; what speaks of no living queue is left out."""
-    life = lives.select("source", "queue", "born", "until", "last_id")
+    life = lives.select("source", "queue", "born", "until", "last_id", "life")
     is_within = (F.col("log_index") > F.col("born")) & (
         F.col("until").isNull() | (F.col("log_index") < F.col("until"))
     )
     joined = changes.join(F.broadcast(life), ["source", "queue"]).where(is_within)
-    return joined.drop("until")
+    return joined.select("life", "last_id", "log_index", "key", "task_id", "size", "digest")
+
+
+def held_by(lives: DataFrame, open_tasks: DataFrame) -> DataFrame:
+    """Return the tasks that waited at the beginning, by the number of their queue's life."""
+    joined = open_tasks.join(F.broadcast(lives.select(*LIFE, "life")), list(LIFE))
+    return joined.select(
+        *TASK, "key", "size", "digest", "added_index", "failed", F.lit(True).alias("is_held")
+    )
 
 
 def number_adds(adds: DataFrame) -> DataFrame:
     """Return added tasks with their ids: the count of additions to their queue's life, from its last id on.
 
-    Counted in slices of files, each by itself, and the counts of the slices before: no task sees all of a queue.
+    Counted in slices of the log, each by itself, and the counts of the slices before: no task sees all of a queue.
     """
-    sliced = adds.withColumn("slice", F.floor(F.col("offset") / SLICE_SIZE))
-    by_slice = (*LIFE, "path", "slice")
-    counts = sliced.groupBy(*by_slice).agg(
-        F.count("*").alias("count"), F.min("log_index").alias("low")
-    )
-    before = Window.partitionBy(*LIFE).orderBy("low").rowsBetween(Window.unboundedPreceding, -1)
+    sliced = adds.withColumn("slice", F.shiftright("log_index", SLICE_BITS))
+    counts = sliced.groupBy("life", "slice").agg(F.count("*").alias("count"))
+    before = Window.partitionBy("life").orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
     counts = counts.withColumn("before", F.coalesce(F.sum("count").over(before), F.lit(0)))
-    within = Window.partitionBy(*by_slice).orderBy("log_index")
+    within = Window.partitionBy("life", "slice").orderBy("log_index")
     numbered = sliced.withColumn("within", F.row_number().over(within)).join(
-        F.broadcast(counts.select(*by_slice, "before")), list(by_slice)
+        F.broadcast(counts.select("life", "slice", "before")), ["life", "slice"]
     )
     return numbered.select(
-        *LIFE,
+        "life",
         (F.col("last_id") + F.col("before") + F.col("within")).alias("task_id"),
         "key",
         "size",
@@ -200,7 +218,7 @@ def end_by_value(tasks: DataFrame, removes: DataFrame) -> DataFrame:
 
     A task that was removed by its id was not there for a removal by value, or the other would have met it first.
     """
-    value = (*LIFE, "key", "digest")
+    value = ("life", "key", "digest")
     left = tasks.where("ended_index is null").drop("ended_index")
     turns = _met(left, removes).select(
         *value,
@@ -217,7 +235,7 @@ def _met(tasks: DataFrame, removes: DataFrame) -> DataFrame:
 
     Of the count of equal tasks as if each removal took one, those that made it lower than ever found none.
     """
-    value = (*LIFE, "key", "digest")
+    value = ("life", "key", "digest")
     came = tasks.select(
         *value, F.coalesce("added_index", F.lit(-1)).alias("place"), F.lit(1).alias("step")
     )
@@ -236,8 +254,8 @@ def _met(tasks: DataFrame, removes: DataFrame) -> DataFrame:
 
 def end_with_queue(tasks: DataFrame, lives: DataFrame) -> DataFrame:
     """Return tasks with how each ended: ``removed``, or ``deleted`` with its queue; null for one that waits."""
-    ends = lives.where("until is not null").select(*LIFE, "until")
-    joined = tasks.join(F.broadcast(ends), list(LIFE), "left")
+    ends = lives.where("until is not null").select("life", "until")
+    joined = tasks.join(F.broadcast(ends), "life", "left")
     end = (
         F.when(F.col("ended_index").isNotNull(), F.lit("removed"))
         .when(F.col("until").isNotNull(), F.lit("deleted"))
@@ -259,10 +277,13 @@ def count_failed(tasks: DataFrame, changes: DataFrame, lives: DataFrame) -> Data
             F.explode(F.split(F.col("properties")["ids"], ",")).alias("id"),
             "log_index",
         )
-        .join(F.broadcast(lives.select(*LIFE, "until", "number")), ["source", "number"])
+        .join(
+            F.broadcast(lives.select("source", "number", "born", "until", "life")),
+            ["source", "number"],
+        )
         # The default queue has one number in all its lives.
         .where("log_index > born and (until is null or log_index < until)")
-        .groupBy(*LIFE, F.col("id").cast("long").alias("task_id"))
+        .groupBy("life", F.col("id").cast("long").alias("task_id"))
         .agg(F.count("*").alias("more"))
     )
     joined = tasks.join(returned, list(TASK), "left")
@@ -272,8 +293,7 @@ def count_failed(tasks: DataFrame, changes: DataFrame, lives: DataFrame) -> Data
 
 def with_last_ids(lives: DataFrame, histories: DataFrame) -> DataFrame:
     """Return lives with the id of the last task that each was given."""
-    added = histories.where("not is_held")
-    counts = added.groupBy(*LIFE).agg(F.count("*").alias("more"))
-    joined = lives.join(F.broadcast(counts), list(LIFE), "left")
+    counts = histories.where("not is_held").groupBy("life").agg(F.count("*").alias("more"))
+    joined = lives.join(F.broadcast(counts), "life", "left")
     last_id: Column = F.col("last_id") + F.coalesce("more", F.lit(0))
-    return joined.withColumn("last_id", last_id).drop("more")
+    return joined.withColumn("last_id", last_id).drop("more", "life")

@@ -17,6 +17,7 @@ from penstock.spark.pipeline.decided import decide
 from penstock.spark.pipeline.histories import (
     CHANGES,
     advance,
+    fix_lives,
     lives_of,
     with_last_ids,
     with_payloads,
@@ -74,7 +75,7 @@ def moment(
     stored = load(_ALL, (Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
     beginning = from_nothing(spark, [source]) if stored is None else from_snapshots(stored)
     state = beginning.state
-    lives = lives_of(state.lives, changes, beginning.next_numbers)
+    lives = fix_lives(spark, lives_of(state.lives, changes, beginning.next_numbers))
     by_value = [source.name] if source.by_value else []
     histories = advance(state, changes, lives, by_value=by_value)
     adds = changes if source.is_decided else load(("source", "log_index", "payload"), (Op.ADD,))
@@ -87,7 +88,7 @@ def moment(
     )
 
 
-_ALL: Final = ("kind", "status", "term", *CHANGES)
+_ALL: Final = ("kind", "path", "offset", "status", "term", *CHANGES)
 
 
 def _changes(entries: DataFrame, source: Source, index: int) -> DataFrame:

@@ -38,6 +38,7 @@ from penstock.spark.pipeline.histories import (
     OPEN_SCHEMA,
     State,
     advance,
+    fix_lives,
     lives_of,
     with_last_ids,
     with_payloads,
@@ -376,8 +377,8 @@ class _Work:
         self._say("working out what became of every task")
         beginning = self._begin()
         changes = self._only_new(self._kept("changes").select(*CHANGES))
-        lives = self._stage(
-            lives_of(beginning.state.lives, changes, beginning.next_numbers), "lived"
+        lives = fix_lives(
+            self._spark, lives_of(beginning.state.lives, changes, beginning.next_numbers)
         )
         by_value = [source.name for source in self._sources if source.by_value]
         histories = self._stage(
