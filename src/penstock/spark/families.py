@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from penstock.errors import PathMissing, PathRefused, PenstockError, UnknownFormat
 from penstock.spark.filters import Filters
 from penstock.spark.options import ReadOptions
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +47,10 @@ class Family(Protocol):
 
         Raises ``PenstockError`` for what is of this family and cannot be read at all.
         """
+        ...
+
+    def describe(self, source: str, found: Any, *, uncommitted: bool) -> Source:
+        """Return what a pipeline needs to know before it reads."""
         ...
 
     def plan(self, source: str, found: Any, options: ReadOptions, filters: Filters) -> list[Piece]:

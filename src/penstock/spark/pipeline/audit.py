@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.spark.pipeline import tables
-from penstock.spark.pipeline.inputs import Source, find_sources
+from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.small import small_table
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.formats.taskflux import notes
 from penstock.spark.pipeline.histories import LIVES_SCHEMA, OPEN_SCHEMA, State
-from penstock.spark.pipeline.inputs import Source
 from penstock.spark.pipeline.small import small_table
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

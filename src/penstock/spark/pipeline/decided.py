@@ -27,8 +27,8 @@ from penstock.model import (
 )
 from penstock.queues.replay import Queues
 from penstock.spark.pipeline.histories import CHANGES
-from penstock.spark.pipeline.inputs import Source
 from penstock.spark.pipeline.policies import policy_of
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,8 @@ Where removals go by value, a digest stands for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
@@ -54,20 +55,34 @@ class State(NamedTuple):
     lives: DataFrame  # the queues that live
 
 
+class Changes(Protocol):
+    """Where changes come from. What each kind needs of ``CHANGES`` is there; a payload need not be."""
+
+    def of(self, *ops: str) -> DataFrame: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableOfChanges:
+    """Changes that stand in one table, of a kind that skips what a query does not ask for."""
+
+    table: DataFrame
+
+    def of(self, *ops: str) -> DataFrame:
+        return self.table.where(F.col("op").isin(*ops))
+
+
 def advance(
-    state: State, changes: DataFrame, lives: DataFrame, *, by_value: Sequence[str] = ()
+    state: State, changes: Changes, lives: DataFrame, *, by_value: Sequence[str] = ()
 ) -> DataFrame:
     """Return every task that waited in ``state`` or that ``changes`` add, with what became of it.
 
-    ``lives`` are those of ``fix_lives``. Sources in ``by_value`` remove by value where no extension names an id. A
-    payload that the changes lack is not missed, but for those.
+    ``lives`` are those of ``fix_lives``. Sources in ``by_value`` remove by value where no extension names an id.
     """
-    changes = without_payloads(changes, by_value)
-    removes = changes.where("op = 'remove'")
+    removes = without_payloads(changes.of("remove"), by_value)
     if by_value:
-        removes = name_removed(removes, changes)
+        removes = name_removed(removes, changes.of("removing"))
     removes = place(removes, lives)
-    added = number_adds(place(changes.where("op = 'add'"), lives))
+    added = number_adds(place(without_payloads(changes.of("add"), by_value), lives))
     held = held_by(lives, without_payloads(state.open, by_value))
     candidates = held.unionByName(added.withColumn("is_held", F.lit(False)))
     ended = end_by_id(candidates, removes.where("task_id is not null"))
@@ -77,7 +92,7 @@ def advance(
             removes.where("digest is not null and task_id is null"),
         )
         ended = ended.where("digest is null").unionByName(rest)
-    counted = count_failed(end_with_queue(ended, lives), changes, lives)
+    counted = count_failed(end_with_queue(ended, lives), changes.of("returning"), lives)
     return counted.join(F.broadcast(lives.select("life", *LIFE)), "life")
 
 
@@ -107,12 +122,12 @@ def with_payloads(waiting: DataFrame, added: DataFrame, held: DataFrame) -> Data
     return found.withColumn("size", F.length("payload").cast("long")).select(*OPEN)
 
 
-def lives_of(before: DataFrame, changes: DataFrame, next_numbers: DataFrame) -> DataFrame:
+def lives_of(before: DataFrame, changes: Changes, next_numbers: DataFrame) -> DataFrame:
     """Return every life of every queue: those before, and those that creations begin; each with its end.
 
     ``next_numbers`` has, for each source, the number of the queue that it creates next; ``last_id`` is that of before.
     """
-    births = changes.where(F.col("op").isin("create", "delete")).select(
+    births = changes.of("create", "delete").select(
         "source", "queue", "log_index", "op", F.col("properties").alias("policy")
     )
     in_order = Window.partitionBy("source").orderBy("log_index")
@@ -158,7 +173,8 @@ def place(changes: DataFrame, lives: DataFrame) -> DataFrame:
         F.col("until").isNull() | (F.col("log_index") < F.col("until"))
     )
     joined = changes.join(F.broadcast(life), ["source", "queue"]).where(is_within)
-    return joined.select("life", "last_id", "log_index", "key", "task_id", "size", "digest")
+    wanted = ("life", "last_id", "log_index", "key", "task_id", "size", "digest")
+    return joined.select(*[name for name in wanted if name in joined.columns])
 
 
 def held_by(lives: DataFrame, open_tasks: DataFrame) -> DataFrame:
@@ -193,9 +209,9 @@ def number_adds(adds: DataFrame) -> DataFrame:
     )
 
 
-def name_removed(removes: DataFrame, changes: DataFrame) -> DataFrame:
+def name_removed(removes: DataFrame, namings: DataFrame) -> DataFrame:
     """Return removals by value with the id that an entry of ours in front of them names, where there is one."""
-    ids = changes.where("op = 'removing'").select(
+    ids = namings.select(
         "source", "log_index", F.posexplode(F.split(F.col("properties")["ids"], ","))
     )
     named = ids.select(
@@ -267,11 +283,10 @@ def end_with_queue(tasks: DataFrame, lives: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def count_failed(tasks: DataFrame, changes: DataFrame, lives: DataFrame) -> DataFrame:
+def count_failed(tasks: DataFrame, returns: DataFrame, lives: DataFrame) -> DataFrame:
     """Return tasks with their failed deliveries counted, as entries of ours tell them."""
     returned = (
-        changes.where("op = 'returning'")
-        .select(
+        returns.select(
             "source",
             F.col("properties")["queue"].cast("long").alias("number"),
             F.explode(F.split(F.col("properties")["ids"], ",")).alias("id"),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import Compacted, CorruptData, OutOfRange
@@ -15,14 +14,16 @@ from penstock.spark.columns import Op
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
 from penstock.spark.pipeline.histories import (
-    CHANGES,
+    Changes,
+    TableOfChanges,
     advance,
     fix_lives,
     lives_of,
     with_last_ids,
     with_payloads,
 )
-from penstock.spark.pipeline.inputs import Source, find_sources
+from penstock.spark.pipeline.inputs import find_sources
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,54 +54,91 @@ def moment(
             f" ask for --at {source.begin} or later"
         )
     stop = at if at is not None else source.commit
-
-    def load(columns: Sequence[str], ops: Sequence[str] = ()) -> DataFrame:
-        reader = spark.read.format("penstock").option("columns", ",".join(columns))
-        if ops:
-            reader = reader.option("ops", json.dumps(ops))
-        if stop is not None:
-            reader = reader.option("endingIndex", max(0, stop))
-        return reader.load(path)
-
-    # Read once and kept by Spark: the state is made of several passes over these.
-    is_needed = source.by_value or source.is_decided
-    entries = load(_ALL if is_needed else [name for name in _ALL if name != "payload"])
-    entries = entries.persist(StorageLevel.MEMORY_AND_DISK)
-    index, term = _end(entries, source, stop)
+    read = _Read(spark, path)
+    index, term = _end(read.load(_PLACES, last=stop), source, stop)
     if at is not None and index < at:
         raise OutOfRange(
             f"entry {at} is beyond the log, which ends at entry {index}; ask for --at {index}"
         )
-    changes = _changes(entries, source, index)
-    stored = load(_ALL, (Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
+    stored = read.load(_STORED, ops=(Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
     beginning = from_nothing(spark, [source]) if stored is None else from_snapshots(stored)
+    changes: Changes = _ChangesOf(read, source, index)
+    payloads = read.load(_ADDED, ops=(Op.ADD,), last=index)
+    if source.is_decided:
+        entries = read.load((*_STORED, "log_index", "status"))
+        payloads = decide(entries, [source]).where(F.col("log_index") <= index)
+        changes = TableOfChanges(payloads)
     state = beginning.state
     lives = fix_lives(spark, lives_of(state.lives, changes, beginning.next_numbers))
     by_value = [source.name] if source.by_value else []
     histories = advance(state, changes, lives, by_value=by_value)
-    adds = changes if source.is_decided else load(("source", "log_index", "payload"), (Op.ADD,))
+    waiting = histories.where("ended_index is null")
     return Moment(
         source=source,
         index=index,
         term=term,
-        tasks=with_payloads(histories.where("ended_index is null"), adds, state.open),
+        tasks=with_payloads(waiting, payloads, state.open),
         lives=with_last_ids(lives, histories).where("until is null"),
     )
 
 
-_ALL: Final = ("kind", "path", "offset", "status", "term", *CHANGES)
+_PLACES: Final = ("kind", "status", "log_index", "term", "path", "offset")
+_STORED: Final = ("source", "kind", "offset", "op", "queue", "key", "task_id", "payload", "properties")  # fmt: skip
+_ADDED: Final = ("source", "log_index", "payload")
+_NEEDED: Final = {
+    "add": ("source", "log_index", "queue", "key"),
+    "remove": ("source", "log_index", "queue", "task_id"),
+    "returning": ("source", "log_index", "properties"),
+    "removing": ("source", "log_index", "properties"),
+    "create": ("source", "log_index", "op", "queue", "properties"),
+    "delete": ("source", "log_index", "op", "queue", "properties"),
+}
+"""What each kind of change needs: columns are sent from Python to Spark one by one, so none that is not looked at."""
+
+_VALUE: Final = {"add": ("payload",), "remove": ("key", "payload")}
+"""What it needs more where removals go by value."""
 
 
-def _changes(entries: DataFrame, source: Source, index: int) -> DataFrame:
-    if source.is_decided:
-        return decide(entries, [source]).where(F.col("log_index") <= index)
-    return entries.where(
-        (F.col("kind") == "entry")
-        & (F.col("status") == "ok")
-        & F.col("op").isNotNull()
-        & (F.col("log_index") > source.begin)
-        & (F.col("log_index") <= index)
-    ).select(*[name for name in CHANGES if name in entries.columns])
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Reads some columns of some entries; cheaper done twice than kept, for that means all columns of all entries."""
+
+    spark: SparkSession
+    path: str
+
+    def load(
+        self,
+        columns: Sequence[str],
+        *,
+        ops: Sequence[str] = (),
+        first: int | None = None,
+        last: int | None = None,
+    ) -> DataFrame:
+        reader = self.spark.read.format("penstock").option("columns", ",".join(columns))
+        if ops:
+            reader = reader.option("ops", json.dumps(ops))
+        if first is not None:
+            reader = reader.option("startingIndex", first)
+        if last is not None:
+            reader = reader.option("endingIndex", max(0, last))
+        return reader.load(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangesOf:
+    """The changes behind a source's beginning, up to an index."""
+
+    read: _Read
+    source: Source
+    index: int
+
+    def of(self, *ops: str) -> DataFrame:
+        columns = list(_NEEDED[ops[0]])
+        if self.source.by_value:
+            columns += _VALUE.get(ops[0], ())
+        if self.index <= self.source.begin:
+            return self.read.load(columns, ops=ops).where(F.lit(False))
+        return self.read.load(columns, ops=ops, first=self.source.begin + 1, last=self.index)
 
 
 def _end(entries: DataFrame, source: Source, stop: int | None) -> tuple[int, int]:

@@ -18,7 +18,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
@@ -37,16 +36,18 @@ from penstock.spark.pipeline.histories import (
     OPEN,
     OPEN_SCHEMA,
     State,
+    TableOfChanges,
     advance,
     fix_lives,
     lives_of,
     with_last_ids,
     with_payloads,
 )
-from penstock.spark.pipeline.inputs import Source, find_sources
+from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.reporting import write_report
 from penstock.spark.pipeline.small import small_table
 from penstock.spark.pipeline.store import Run, Staging, Store
+from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -227,8 +228,8 @@ class _Work:
     def survey(self) -> None:
         """Find out where each source's history ends: before its first damage, at its commit index."""
         self._say("reading " + ", ".join(source.words for source in self._sources[:3]))
-        heads = self._load(HEADS).persist(StorageLevel.MEMORY_AND_DISK)
-        ends = self._ends(heads)
+        files = [row.asDict() for row in tables.survey(self._load(HEADS)).collect()]
+        ends = self._ends(files)
         self._bounds = self._small(
             [(s.name, self._known_index(s), s.begin, ends[s.name][0]) for s in self._sources],
             "source string, known long, begin long, end long",
@@ -238,12 +239,14 @@ class _Work:
             self.progress[source.name] = Progress(
                 begin=source.begin, index=end, term=term, next_number=0
             )
-        spans = tables.spans(heads)
+        spans = self._small(
+            [tuple(f[name] for name in tables.SPAN) for f in files if f["first_index"] is not None],
+            tables.SPANS_SCHEMA,
+        )
         old = self._old("spans")
         if old is not None:
             spans = _merge_spans(spans.unionByName(old.select(spans.columns)))
         self._write(spans, "spans")
-        heads.unpersist()
 
     def read_entries(self) -> None:
         """Read what is new, and keep it: entries that count, and the rest, which is read again next time."""
@@ -298,33 +301,35 @@ class _Work:
         )
         return table.join(F.broadcast(names), "source")
 
-    def _ends(self, heads: DataFrame) -> dict[str, tuple[int, int]]:
+    def _ends(self, files: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
         """Return for each source the last entry that its history counts, and that entry's term."""
-        bad = (
-            heads.where("kind in ('entry', 'damage') and status != 'ok' and log_index is not null")
-            .groupBy("source")
-            .agg(F.min("log_index").alias("bad"))
-        )
-        commits = self._small(
-            [(s.name, s.commit) for s in self._sources], "source string, commit long"
-        )
-        good = (
-            heads.where("kind = 'entry' and status = 'ok' and log_index is not null")
-            .join(F.broadcast(bad), "source", "left")
-            .join(F.broadcast(commits), "source")
-            .where("bad is null or log_index < bad")
-            .where("commit is null or log_index <= commit")
-            .groupBy("source")
+        ends = {}
+        for source in self._sources:
+            theirs = [file for file in files if file["source"] == source.name]
+            known = self.known.get(source.name)
+            begun = (source.begin, 0) if known is None else (known.index, known.term)
+            good = [(f["last_good"], f["good_term"]) for f in theirs if f["last_good"] is not None]
+            end = max(good, default=begun)
+            bad = min((f["bad"] for f in theirs if f["bad"] is not None), default=None)
+            stops = [end[0], *([] if bad is None else [bad - 1])]
+            stop = min(stops + ([] if source.commit is None else [source.commit]))
+            if stop < end[0]:
+                end = self._last_up_to(source, stop) or begun
+            ends[source.name] = max(begun, end)
+        return ends
+
+    def _last_up_to(self, source: Source, stop: int) -> tuple[int, int] | None:
+        """Return the last whole entry up to an index, and its term."""
+        if stop < 0:
+            return None
+        reader = self._reader(("kind", "status", "log_index", "term"))
+        entries = reader.option("endingIndex", stop).load(source.name)
+        (found,) = (
+            entries.where("kind = 'entry' and status = 'ok'")
             .agg(F.max("log_index").alias("end"), F.max_by("term", "log_index").alias("term"))
             .collect()
         )
-        found = {row["source"]: (row["end"], row["term"]) for row in good}
-        ends = {}
-        for source in self._sources:
-            known = self.known.get(source.name)
-            begun = (source.begin, 0) if known is None else (known.index, known.term)
-            ends[source.name] = max(begun, found.get(source.name, begun))
-        return ends
+        return None if found["end"] is None else (found["end"], found["term"])
 
     def find_changes(self) -> None:
         """Keep what the new entries change, in one shape for all families."""
@@ -376,7 +381,7 @@ class _Work:
         """Work out what became of every task."""
         self._say("working out what became of every task")
         beginning = self._begin()
-        changes = self._only_new(self._kept("changes").select(*CHANGES))
+        changes = TableOfChanges(self._only_new(self._kept("changes").select(*CHANGES)))
         lives = fix_lives(
             self._spark, lives_of(beginning.state.lives, changes, beginning.next_numbers)
         )
@@ -404,8 +409,7 @@ class _Work:
         cycles = self._by(cycles).withColumn("state", state)
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
         waiting = histories.where("ended_index is null")
-        adds = changes.where("op = 'add'")
-        tasks = with_payloads(waiting, adds, beginning.state.open)
+        tasks = with_payloads(waiting, changes.of("add"), beginning.state.open)
         self._write(self._by(tasks), "tasks", *_QUEUES)
 
     def _tell_numbers(self, beginning: Beginning, lives: DataFrame) -> None:

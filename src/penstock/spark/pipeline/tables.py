@@ -128,17 +128,30 @@ def damage(entries: DataFrame) -> DataFrame:
     )
 
 
+SPANS_SCHEMA: Final = (
+    "source string, path string, first_index long, last_index long, first_term long, last_term long"
+)
+SPAN: Final = tuple(field.split()[0] for field in SPANS_SCHEMA.split(", "))
+
+
 def spans(entries: DataFrame) -> DataFrame:
     """Return for each log file the indexes of its first and last entry, and their terms."""
-    return (
-        entries.where("kind = 'entry' and log_index is not null")
-        .groupBy("source", "path")
-        .agg(
-            F.min("log_index").alias("first_index"),
-            F.max("log_index").alias("last_index"),
-            F.min_by("term", "log_index").alias("first_term"),
-            F.max_by("term", "log_index").alias("last_term"),
-        )
+    return survey(entries).where("first_index is not null").select(*SPAN)
+
+
+def survey(entries: DataFrame) -> DataFrame:
+    """Return for each file what it spans, its last whole entry and its first damaged one; null where it has none."""
+    is_entry, is_ok = F.col("kind") == "entry", F.col("status") == "ok"
+    is_damage = F.col("kind").isin("entry", "damage") & ~is_ok
+    index, good = F.when(is_entry, F.col("log_index")), F.when(is_entry & is_ok, F.col("log_index"))
+    return entries.groupBy("source", "path").agg(
+        F.min(index).alias("first_index"),
+        F.max(index).alias("last_index"),
+        F.min_by("term", index).alias("first_term"),
+        F.max_by("term", index).alias("last_term"),
+        F.max(good).alias("last_good"),
+        F.max_by("term", good).alias("good_term"),
+        F.min(F.when(is_damage, F.col("log_index"))).alias("bad"),
     )
 
 

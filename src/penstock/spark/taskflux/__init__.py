@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
 from penstock.spark.options import ReadOptions
+from penstock.spark.sources import Source
 from penstock.spark.taskflux.planning import plan_source
 from penstock.tools.target import FAMILY, Target, resolve
 
@@ -23,6 +24,11 @@ class TaskFlux:
 
     def recognise(self, path: Path) -> Target:
         return resolve(path)
+
+    def describe(self, source: str, found: Target, *, uncommitted: bool) -> Source:
+        from penstock.spark.taskflux.describing import describe
+
+        return describe(source, found, uncommitted=uncommitted)
 
     def plan(
         self, source: str, found: Target, options: ReadOptions, filters: Filters
