@@ -7,19 +7,11 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.families import Asked, source_at, writable_target
 from penstock.cli.output import Exit, bar, emit, say, show_table
-from penstock.errors import InvalidQueueName
-from penstock.formats.taskflux.generation import Generation
-from penstock.model import QueueName
 from penstock.tools import convert as conversion
 from penstock.tools import repair as salvage
-from penstock.tools import verify as verification
-from penstock.tools.dump import dump as dump_rows
 from penstock.tools.history import read_history
-from penstock.tools.inspect import inspect as inspect_target
-from penstock.tools.replay import replay
-from penstock.tools.rows import encode_payload
-from penstock.tools.target import resolve
 
 # Whether a path can be read is found out, and said, by those who read it.
 PathArgument = Annotated[
@@ -44,7 +36,7 @@ def inspect(
     path: PathArgument,
     table: Annotated[bool, typer.Option("--table", help="A table for people.")] = False,
 ) -> None:
-    """Say what PATH is: family, generation, counts, indexes, damage. One JSON object.
+    """Say what PATH is: family, generation or version, counts, indexes, damage. One JSON object.
 
     \b
     Examples:
@@ -52,29 +44,43 @@ def inspect(
       penstock inspect node --table
       penstock inspect old/consensus/log.raft
     """
-    target = resolve(path)
-    with bar(target.size, "reading") as shown:
-        row = inspect_target(target, progress=shown.advance)
+    source = source_at(path)
+    with bar(source.size, "reading") as shown:
+        row = source.inspect(shown.advance)
     damage = row["damage"]
     if table:
-        show_table(str(path), {n: v for n, v in row.items() if n != "damage"}, damage)
+        shown_row = {name: _for_people(value) for name, value in row.items() if name != "damage"}
+        show_table(str(path), shown_row, damage)
     else:
         emit(row)
     raise typer.Exit(Exit.DAMAGE if damage else Exit.OK)
 
 
+def _for_people(value: object) -> object:
+    """Return a list as words; what else stands in a row is shown as it is."""
+    if not isinstance(value, list):
+        return value
+    words = (
+        " ".join(f"{name} {held}," for name, held in each.items() if held is not None)[:-1]
+        if isinstance(each, dict)
+        else str(each)
+        for each in value
+    )
+    return "; ".join(words)
+
+
 def dump(path: PathArgument) -> None:
-    """Print every entry, queue, task and metadata file in file order, damage included.
+    """Print every entry, record, queue, task and metadata file in file order, damage included.
 
     \b
     Examples:
       penstock dump node
       penstock dump node/data/tflux.snapshot
     """
-    target = resolve(path)
+    source = source_at(path)
     is_whole = True
-    with bar(target.size, "reading") as shown:
-        for row in dump_rows(target, progress=shown.advance):
+    with bar(source.size, "reading") as shown:
+        for row in source.dump(shown.advance):
             is_whole = is_whole and row["status"] == "ok"
             emit(row)
     raise typer.Exit(Exit.OK if is_whole else Exit.DAMAGE)
@@ -92,8 +98,27 @@ def tasks(
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this queue; '' is the default queue.")
     ] = None,
+    vhost: Annotated[
+        str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this vhost.")
+    ] = None,
+    include_transient: Annotated[
+        bool,
+        typer.Option("--include-transient", help="RabbitMQ: also messages that a restart forgets."),
+    ] = False,
+    include_expired: Annotated[
+        bool, typer.Option("--include-expired", help="RabbitMQ: also messages that have expired.")
+    ] = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="RabbitMQ: leave out what has expired at this time, 2026-01-31T12:00:00 in UTC; else now.",
+        ),
+    ] = None,
 ) -> None:
     """Print what the queues hold, each in its order of delivery.
+
+    Of a RabbitMQ node these are the messages that it has after a restart.
 
     \b
     Examples:
@@ -101,24 +126,22 @@ def tasks(
       penstock tasks node --at 2
       penstock tasks old --uncommitted --queue orders
     """
-    try:
-        only = None if queue is None else QueueName(queue)
-    except InvalidQueueName as error:
-        raise typer.BadParameter(str(error), param_hint="--queue") from None
-    target = resolve(path)
-    with bar(target.size, "replaying") as shown:
-        history = read_history(target, progress=shown.advance)
-        state = replay(history, at=at, uncommitted=uncommitted)
-    if state.tail is not None:
-        say(state.tail)
-    has_ids = target.generation is Generation.THREE
-    for name in sorted(state.queues.by_name):
-        if only is not None and name != only:
-            continue
-        for task_id, key, payload in state.queues.by_name[name].in_order():
-            row = {"queue": name, "key": key, "payload": encode_payload(payload)}
-            emit(row | {"id": task_id} if has_ids else row)
-    raise typer.Exit(Exit.OK if state.tail is None else Exit.DAMAGE)
+    asked = Asked(
+        queue=queue,
+        at=at,
+        uncommitted=uncommitted,
+        vhost=vhost,
+        include_transient=include_transient,
+        include_expired=include_expired,
+        as_of=as_of,
+    )
+    source = source_at(path)
+    with bar(source.size, "reading") as shown:
+        for row in source.tasks(asked, shown.advance):
+            emit(row)
+    for words in source.words:
+        say(words)
+    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
 
 
 def verify(path: PathArgument) -> None:
@@ -129,16 +152,13 @@ def verify(path: PathArgument) -> None:
       penstock verify node
       penstock verify old
     """
-    target = resolve(path)
-    summary = verification.Summary()
-    count = 0
-    with bar(target.size, "verifying") as shown:
-        for row in verification.verify(target, progress=shown.advance, summary=summary):
+    source = source_at(path)
+    with bar(source.size, "verifying") as shown:
+        for row in source.verify(shown.advance):
             emit(row)
-            count += 1
-    held = f"{summary.entries} entries, {summary.queues} queues, {summary.tasks} tasks"
-    say(f"{path}: {'damaged' if count else 'whole'}: {held}, {count} damaged places")
-    raise typer.Exit(Exit.DAMAGE if count else Exit.OK)
+    for words in source.words:
+        say(f"{path}: {'damaged' if source.is_damaged else 'whole'}: {words}")
+    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
 
 
 def repair(path: PathArgument, out: OutOption) -> None:
@@ -148,7 +168,7 @@ def repair(path: PathArgument, out: OutOption) -> None:
     Examples:
       penstock repair damaged --out salvaged
     """
-    target = resolve(path)
+    target = writable_target(path)
     result = salvage.Repaired()
     with bar(2 * target.size, "salvaging") as shown:
         for row in salvage.repair(target, out, result, progress=shown.advance):
@@ -182,7 +202,7 @@ def convert(
         raise typer.BadParameter(
             f"{to!r} is no format; choose one of {', '.join(conversion.FORMATS)}", param_hint="--to"
         )
-    target = resolve(path)
+    target = writable_target(path)
     with bar(target.size, "converting") as shown:
         history = read_history(target, progress=shown.advance)
         done = conversion.convert(history, conversion.FORMATS[to], out, uncommitted=uncommitted)

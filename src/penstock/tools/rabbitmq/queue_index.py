@@ -1,0 +1,235 @@
+"""What the index of a queue knows: every message in the order of the queue, and where it is.
+
+Both versions give the same answer. A segment is read when its turn comes, together with what the journal
+says of it, so that one segment and the journal are held at a time, never a whole queue. A directory may
+hold both versions, if a broker was stopped while it converted a queue; version 1 is then believed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from heapq import merge as merge_sorted
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import BadData, InvalidValue, PathRefused
+from penstock.formats.rabbitmq import journal, queue_v2
+from penstock.formats.rabbitmq.journal import Kind, Piece
+from penstock.formats.rabbitmq.merge import Entry, Finding, merge
+from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
+from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
+from penstock.tools.history import Progress, no_progress
+from penstock.tools.rabbitmq.location import Queue
+from penstock.tools.rabbitmq.trouble import (
+    REASONS,
+    UNREADABLE,
+    Tell,
+    Trouble,
+    reason_of,
+    words_of,
+)
+from penstock.tools.rabbitmq.windows import scan_index_file, scan_slots, segment_scan
+from penstock.tools.target import opened
+
+RECORDS_MAX: Final = 2**22
+"""Records of one file that are held. A segment has 49,152 if nothing stands twice, and a broker empties its
+journal at 32,768, unless told otherwise; a file of tiny records that are none must not fill the memory.
+"""
+
+
+class Embedded(NamedTuple):
+    """A message that stands in the index itself."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+class Shared(NamedTuple):
+    """A message in the vhost's store."""
+
+    message_id: bytes
+
+
+class Own(NamedTuple):
+    """A message in the queue's own store, as version 2 has one."""
+
+    path: Path
+    slot: Slot
+
+
+class Nowhere(NamedTuple):
+    """A message that was only in a broker's memory."""
+
+
+class Indexed(NamedTuple):
+    """A message that the index knows."""
+
+    sequence: int
+    path: Path  # of the record that says so
+    offset: int
+    is_acked: bool
+    is_persistent: bool
+    is_delivered: bool | None  # None in version 2, which does not say
+    expiry_us: int
+    body_size: int
+    body: Embedded | Shared | Own | Nowhere
+
+
+def read_index(
+    queue: Queue, *, entry_count: int, tell: Tell, progress: Progress = no_progress
+) -> Iterator[Indexed]:
+    """Yield the messages of a queue in its order, acked ones that are still on record included."""
+    old = _read_version_1(queue, entry_count, tell, progress)
+    if not queue.indexes:
+        yield from old
+        return
+    last = -1
+    # Of two with one number that of version 1 comes first, and the other is the same message.
+    new = _read_version_2(queue, tell, progress)
+    for found in merge_sorted(old, new, key=lambda indexed: indexed.sequence):
+        if found.sequence != last:
+            yield found
+        last = found.sequence
+
+
+# --- version 1 -----------------------------------------------------------------------------------
+
+
+def _read_version_1(
+    queue: Queue, entry_count: int, tell: Tell, progress: Progress
+) -> Iterator[Indexed]:
+    journaled = _journal_by_segment(queue, entry_count, tell, progress)
+    paths = dict(queue.segments)
+    for number in sorted(journaled.keys() | paths.keys()):
+        pieces = list(_segment_pieces(paths.get(number), number, entry_count, tell, progress))
+        merged = merge(journaled.pop(number, []), {number: pieces})
+        for finding in merged.findings:
+            tell(_trouble(queue, paths, finding))
+        for entry in merged.entries:
+            yield _indexed(queue, paths, entry)
+
+
+def _journal_by_segment(
+    queue: Queue, entry_count: int, tell: Tell, progress: Progress
+) -> dict[int, list[Piece]]:
+    """Return the journal's records by segment; brokers empty a journal at 32,768 records at the latest."""
+    found: dict[int, list[Piece]] = defaultdict(list)
+    path = queue.journal
+    if path is None:
+        return found
+    try:
+        with opened(path) as file:
+            pieces = scan_index_file(file, journal.scan, progress=progress)
+            for piece in _records(path, pieces, tell):
+                found[piece.sequence // entry_count].append(piece)
+    except (OSError, PathRefused) as error:
+        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+    return found
+
+
+def _segment_pieces(
+    path: Path | None, number: int, entry_count: int, tell: Tell, progress: Progress
+) -> Iterator[Piece]:
+    if path is None:
+        return
+    try:
+        with opened(path) as file:
+            scan = segment_scan(number, entry_count)
+            yield from _records(path, scan_index_file(file, scan, progress=progress), tell)
+    except (OSError, PathRefused) as error:
+        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+    except InvalidValue as error:
+        tell(Trouble(path, None, None, "bad-name", str(error)))
+
+
+def _records(path: Path, pieces: Iterator[Piece], tell: Tell) -> Iterator[Piece]:
+    """Yield the records of a file, as many as are held; tell what else there is."""
+    for count, piece in enumerate(pieces):
+        if piece.kind is Kind.NONE:
+            status = piece.status
+            tell(Trouble(path, piece.offset, piece.size, status.word, reason_of(status)))
+        elif count < RECORDS_MAX:
+            yield piece
+        else:
+            reason = f"more than {RECORDS_MAX} records; those from here on are not read"
+            tell(Trouble(path, piece.offset, None, "too-many", reason))
+            return
+
+
+def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Trouble:
+    path = _path(queue, segments, finding.place.segment)
+    word = finding.anomaly.word
+    return Trouble(path, finding.place.offset, None, word, REASONS[word], finding.sequence)
+
+
+def _path(queue: Queue, segments: dict[int, Path], segment: int | None) -> Path:
+    path = queue.journal if segment is None else segments[segment]
+    assert path is not None, "a record comes from a file"
+    return path
+
+
+def _indexed(queue: Queue, segments: dict[int, Path], entry: Entry) -> Indexed:
+    path = _path(queue, segments, entry.place.segment)
+    body: Embedded | Shared = Shared(entry.message_id)
+    if entry.length:
+        body = Embedded(path, entry.place.offset + entry.size - entry.length, entry.length)
+    return Indexed(
+        sequence=entry.sequence,
+        path=path,
+        offset=entry.place.offset,
+        is_acked=entry.is_acked,
+        is_persistent=entry.is_persistent,
+        is_delivered=entry.is_delivered,
+        expiry_us=entry.expiry_us,
+        body_size=entry.body_size,
+        body=body,
+    )
+
+
+# --- version 2 -----------------------------------------------------------------------------------
+
+
+def _read_version_2(queue: Queue, tell: Tell, progress: Progress) -> Iterator[Indexed]:
+    stores = dict(queue.stores)
+    for number, path in queue.indexes:
+        try:
+            with opened(path) as file:
+                header = queue_v2.decode_index_header(file.read(0, queue_v2.HEADER_SIZE))
+                for slot in scan_slots(file, header, progress=progress):
+                    if slot.status is SlotStatus.OK:
+                        # Without its file it is missing, like a record that the file does not have.
+                        store = stores.get(number, path.with_suffix(queue_v2.STORE_SUFFIX))
+                        yield _indexed_slot(path, store, slot)
+                    else:
+                        tell(_bad_slot(path, slot))
+        except BadData as error:
+            tell(Trouble(path, error.offset, None, "bad-header", error.reason))
+        except (OSError, PathRefused) as error:
+            tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+
+
+def _bad_slot(path: Path, slot: Slot) -> Trouble:
+    sequence = None if slot.status is SlotStatus.LEFTOVER else slot.sequence
+    reason = reason_of(slot.status)
+    return Trouble(path, slot.offset, slot.size, slot.status.word, reason, sequence)
+
+
+def _indexed_slot(path: Path, store: Path, slot: Slot) -> Indexed:
+    body: Shared | Own | Nowhere = Nowhere()
+    if slot.location is SlotLocation.SHARED_STORE:
+        body = Shared(slot.message_id)
+    elif slot.location is SlotLocation.QUEUE_STORE:
+        body = Own(store, slot)
+    return Indexed(
+        sequence=slot.sequence,
+        path=path,
+        offset=slot.offset,
+        is_acked=False,
+        is_persistent=slot.is_persistent,
+        is_delivered=None,
+        expiry_us=slot.expiry_us,
+        body_size=slot.body_size,
+        body=body,
+    )

@@ -1,0 +1,264 @@
+"""A broker's files read piece by piece, in windows: memory stays the same for any size of file.
+
+What a piece is, is known by the formats alone. Here it is decided how much of a file they are shown,
+and when no more of it is worth waiting for. A file may be cut while it is read; then it ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.binary import Bytes
+from penstock.errors import DependencyMissing
+from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
+from penstock.formats.rabbitmq.journal import Kind, Piece, SequenceNumber, Status
+from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
+from penstock.storage.files import File
+from penstock.storage.reading import end_of_data, read_data
+from penstock.tools.history import Progress, no_progress
+from penstock.tools.target import opened
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WINDOW: Final = 4 * 2**20
+"""Bytes read at a time, as a broker does: large enough to spread a call's cost."""
+
+EMBEDDED_MAX: Final = 64 * 2**20
+"""How much of an index is held to judge one record. Brokers embed messages below 4096 bytes unless told
+otherwise; a length beyond this is damage, and must not bring the rest of a large file into memory.
+"""
+
+STORE_WINDOW_MAX: Final = RECORD_SIZE_BELIEVED // 2 * 3
+"""How much of a store file is held to judge one record. Two thirds hold the largest that is believed, so
+that a third of it can be passed over where there is none. Files that a broker did not enlarge are 16 MiB.
+"""
+
+SLOTS: Final = 2**16
+"""Slots of a version 2 index that are read at a time: 2 MiB."""
+
+Scan = Callable[..., Generator[Piece, None, int]]
+"""The scan of a journal, or of a segment whose number is given already."""
+
+
+# --- journals and segments -----------------------------------------------------------------------
+
+
+def segment_scan(number: int, entry_count: int) -> Scan:
+    """Return the scan of the segment with this number."""
+    return partial(segment.scan, segment=number, entry_count=entry_count)
+
+
+def scan_index_file(
+    file: File,
+    scan: Scan,
+    *,
+    progress: Progress = no_progress,
+    window: int = WINDOW,
+    window_max: int = EMBEDDED_MAX,
+) -> Iterator[Piece]:
+    """Yield every piece of a journal or a segment; offsets count from the start of the file."""
+    base, size, room = 0, file.size(), window
+    while base < size:
+        data, size = _read(file, base, room, size)
+        position = yield from _shifted(scan(data, size=size - base), base)
+        progress(position)
+        base += position
+        is_full = room >= window_max
+        room = window if position else min(2 * room, window_max)
+        if position == 0 and base < size:
+            is_zero = not data.strip(b"\x00")
+            if is_zero or is_full:
+                is_end = is_zero and end_of_data(file, base, size) == base
+                yield _rest(base, size, Status.ZEROS if is_end else Status.BAD_RECORD)
+                return
+
+
+def _read(file: File, base: int, room: int, size: int) -> tuple[bytes, int]:
+    """Return a window, and the size of the file as far as that is known now."""
+    wanted = min(room, size - base)
+    data = file.read(base, wanted)
+    return data, size if len(data) == wanted else base + len(data)
+
+
+def _shifted(pieces: Generator[Piece, None, int], base: int) -> Generator[Piece, None, int]:
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as done:
+            return int(done.value)
+        yield piece._replace(offset=base + piece.offset) if base else piece
+
+
+def _rest(base: int, size: int, status: Status) -> Piece:
+    return Piece(base, size - base, status, Kind.NONE, SequenceNumber(0), 0, 0, 0, b"")
+
+
+# --- store files ---------------------------------------------------------------------------------
+
+
+class StoreWindow(NamedTuple):
+    """Pieces of a store file in columns, and the bytes that their offsets count in, from ``base`` on."""
+
+    base: int
+    data: NDArray[np.uint8]
+    pieces: StoreColumns
+
+
+def scan_store_file(
+    file: File,
+    *,
+    progress: Progress = no_progress,
+    window: int = WINDOW,
+    window_max: int = STORE_WINDOW_MAX,
+) -> Iterator[StoreWindow]:
+    """Yield every record and every gap of a store file. Raises ``DependencyMissing``."""
+    base, size, room = 0, file.size(), window
+    if size == 0:
+        return
+    np = _numpy()
+    while base < size:
+        raw, size = _read(file, base, room, size)
+        data = np.frombuffer(raw, dtype=np.uint8)
+        batches = message_store.scan_store_columns(data, size=size - base)
+        position = 0
+        while True:
+            try:
+                pieces = next(batches)
+            except StopIteration as done:
+                position = done.value
+                break
+            yield StoreWindow(base, data, pieces)
+        is_full = room >= window_max
+        room = window if position else min(2 * room, window_max)
+        if position == 0 and base < size:
+            gap = _gap(file, raw, base, size, is_full)
+            if gap is not None:
+                status, position = gap
+                yield StoreWindow(base, data[:0], _lone_gap(position, status))
+        base += position
+        progress(position)
+
+
+def _numpy() -> Any:
+    try:
+        import numba  # noqa: F401 - the scan is compiled with it
+        import numpy as np
+    except ImportError:
+        raise DependencyMissing(
+            "a message store is read with numpy and numba, which are not installed: pip install"
+            " 'penstock[spark]'"
+        ) from None
+    return np
+
+
+def _gap(
+    file: File, raw: bytes, base: int, size: int, is_full: bool
+) -> tuple[message_store.Status, int] | None:
+    """Return what can be said of a window that the scan cannot judge; ``None`` is: look at more of it."""
+    if not raw.strip(b"\x00"):
+        data = _first_data(file, base, size)
+        # Eight zeros remain, as a length of zero: what follows them is then searched, not taken as it is.
+        return message_store.Status.ZEROS, (size if data is None else data - 8) - base
+    if not is_full:
+        return None
+    # No record is so large. As if the file ended here: the next record, or nothing in all that is held.
+    found = next(message_store.scan_store_columns(raw))
+    skipped = int(found.size[0])
+    is_found = skipped < len(raw)
+    return message_store.Status.BAD_LENGTH, skipped if is_found else len(raw) // 3
+
+
+def _first_data(file: File, start: int, stop: int) -> int | None:
+    """Return the place of the first byte from ``start`` on that is not zero."""
+    for offset, data in read_data(file, start, stop):
+        stripped = data.lstrip(b"\x00")
+        if stripped:
+            return offset + len(data) - len(stripped)
+    return None
+
+
+def _lone_gap(size: int, status: message_store.Status) -> StoreColumns:
+    np = _numpy()
+    offset, sizes, statuses, length = np.array([[0], [size], [status], [0]], dtype=np.int64)
+    return StoreColumns(offset=offset, size=sizes, status=statuses, length=length)
+
+
+# --- indexes of version 2 ------------------------------------------------------------------------
+
+
+def scan_slots(
+    file: File, header: queue_v2.Header, *, progress: Progress = no_progress, slots: int = SLOTS
+) -> Iterator[queue_v2.Slot]:
+    """Yield every slot of a version 2 index that is not empty; offsets count from the file's start."""
+    size = file.size()
+    slots_end = queue_v2.HEADER_SIZE + queue_v2.SLOT.size * (header.end - header.first)
+    first, offset = int(header.first), queue_v2.HEADER_SIZE
+    while offset < min(size, slots_end):
+        data = file.read(offset, min(slots * queue_v2.SLOT.size, slots_end - offset))
+        if not data:
+            break
+        end = min(first + slots, int(header.end))
+        part = queue_v2.Header(first=SequenceNumber(first), end=SequenceNumber(end))
+        # A header's room stands before, for that is where slots are counted from.
+        for slot in queue_v2.scan_index(bytes(queue_v2.HEADER_SIZE) + data, part):
+            yield slot._replace(offset=slot.offset + offset - queue_v2.HEADER_SIZE)
+        progress(len(data))
+        first, offset = end, offset + len(data)
+    if end_of_data(file, slots_end, size) > slots_end:
+        yield queue_v2.Slot(
+            slots_end, size - slots_end, queue_v2.SlotStatus.LEFTOVER, header.end,
+            False, queue_v2.Location.MEMORY, b"", 0, 0, 0, 0,
+        )  # fmt: skip
+
+
+def scan_queue_store(
+    file: File, *, progress: Progress = no_progress, record_max: int = EMBEDDED_MAX
+) -> Iterator[tuple[queue_v2.Record, bytes]]:
+    """Yield every record of a queue's own store and its message; the rest of the file without one."""
+    size, position, head_size = file.size(), queue_v2.HEADER_SIZE, queue_v2.RECORD_HEAD.size
+    while position < size:
+        head = file.read(position, head_size)
+        length, room = int.from_bytes(head[:4], "big"), size - position - head_size
+        if not (len(head) == head_size and 0 < length <= min(room, record_max)):
+            status = queue_v2.RecordStatus.TORN
+            if end_of_data(file, position, size) == position:
+                status = queue_v2.RecordStatus.ZEROS
+            elif len(head) == head_size and length <= room:
+                status = queue_v2.RecordStatus.BAD_LENGTH
+            yield queue_v2.Record(position, size - position, status, 0), b""
+            return
+        data = file.read(position, head_size + length)
+        record = next(queue_v2.scan_store(bytes(queue_v2.HEADER_SIZE) + data))
+        yield record._replace(offset=position), data[head_size:]
+        progress(record.size)
+        position += record.size
+
+
+# --- what a file begins with ---------------------------------------------------------------------
+
+
+def begins_with_record(path: Path, kind: str) -> bool:
+    """Return whether the first window of a file holds what a file of this kind must hold."""
+    with opened(path) as file:
+        data, size = file.read(0, WINDOW), file.size()
+    match kind:
+        case "journal":
+            return _is_index(data, journal.scan, size)
+        case "segment":
+            return _is_index(data, segment_scan(0, segment.ENTRY_COUNT_MAX), size)
+        case "store-file":
+            pieces = message_store.scan(data, size=size)
+            return any(piece.status is message_store.Status.OK for piece in pieces)
+        case _:
+            return True  # its marker says so
+
+
+def _is_index(data: Bytes, scan: Scan, size: int) -> bool:
+    """Return whether the file begins with a record: nothing else can tell it from any other bytes."""
+    first = next(scan(data, size=size), None)
+    return first is not None and first.kind is not Kind.NONE

@@ -1,0 +1,168 @@
+"""The commands over files at rest, given the data directory of a RabbitMQ node or a part of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.formats.taskflux.generation import Generation
+from support.command import COMMAND, penstock, refused
+from support.directories import build
+from support.rabbitmq_directories import Directory, journaled, publish, truth, unpacked
+
+NAMES = ["family", "kind", "path", "offset", "size", "status"]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Directory:
+    """A directory with a lasting, a transient and an expiring message; the last is still in the store."""
+    made = Directory(tmp_path / "broker")
+    made.journal(
+        made.queue(b"orders"),
+        journaled(0, publish(0, b"lasting")),
+        journaled(1, publish(1, b"transient", is_persistent=False)),
+        journaled(2, publish(2, b"expiring", expiry_us=1_000_000_000_000_000)),  # 2001-09-09
+    )
+    made.journal(made.queue(b"bills"), journaled(0, publish(3, b"bill")))
+    return made
+
+
+def test_inspect_says_what_a_node_holds(tmp_path: Path) -> None:
+    node = unpacked("c4_props_ttl_priority_clean", tmp_path)
+    outcome = penstock("inspect", node)
+    (row,) = outcome.rows
+    assert outcome.code == 0
+    assert (row["family"], row["kind"], row["version"]) == ("rabbitmq", "node", [1])
+    assert (row["messages"], row["damage"], row["vhosts"]) == (328, [], ["/", "tenant/a"])
+    table = penstock("inspect", node, "--table")
+    assert (table.code, "no damage" in table.out) == (0, True)
+
+
+def test_tasks_prints_the_messages_in_order(tmp_path: Path) -> None:
+    outcome = penstock("tasks", unpacked("c4_props_ttl_priority_kill9", tmp_path))
+    assert (outcome.code, outcome.err) == (0, "")
+    expected = truth("c4_props_ttl_priority_kill9")
+    assert [(row["vhost"], row["queue"], -row["key"]) for row in outcome.rows] == [
+        (row["vhost"], row["queue"], row["bucket"] or 0) for row in expected
+    ]
+    assert list(outcome.rows[0]) == [
+        "vhost", "queue", "seq", "key", "persistent", "delivered", "expiry_us", "exchange",
+        "routing_keys", "properties", "payload",
+    ]  # fmt: skip
+
+
+def test_damage_is_rows_and_exit_1(tmp_path: Path) -> None:
+    node = unpacked("c8_damage_store_marker_bad", tmp_path)
+    verified = penstock("verify", node)
+    assert (verified.code, [row["status"] for row in verified.rows]) == (
+        1,
+        ["bad-marker", "missing"],
+    )
+    assert all(list(row)[:6] == NAMES for row in verified.rows)
+    assert "damaged: 464 messages in 3 queues, 1 lost" in verified.err
+    listed = penstock("tasks", node)
+    assert (listed.code, len(listed.rows)) == (1, 464)
+    (words,) = listed.words
+    assert "'penstock verify' lists them" in words
+    dumped = penstock("dump", node)
+    assert (dumped.code, {row["status"] for row in dumped.rows}) == (1, {"ok", "bad-marker"})
+    inspected = penstock("inspect", node)
+    assert (inspected.code, len(inspected.rows[0]["damage"])) == (1, 2)
+
+
+def test_what_a_crash_leaves_is_printed_and_exit_0(tmp_path: Path) -> None:
+    outcome = penstock("verify", unpacked("c8_damage_dup_flush", tmp_path))
+    assert outcome.code == 0
+    assert {row["harmless"] for row in outcome.rows} == {True}
+    assert "whole: 465 messages in 3 queues, 0 lost, 0 damaged places, 330 harmless" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sequences"),
+    [
+        ([], {"bills": [0], "orders": [0]}),
+        (["--include-transient"], {"bills": [0], "orders": [0, 1]}),
+        (["--include-expired"], {"bills": [0], "orders": [0, 2]}),
+        (["--as-of", "2001-09-09T01:46:39"], {"bills": [0], "orders": [0, 2]}),
+        (["--as-of", "2001-09-09T01:46:40Z"], {"bills": [0], "orders": [0]}),
+        (["--as-of", "2001-09-09T02:46:39+01:00"], {"bills": [0], "orders": [0, 2]}),
+        (["--queue", "bills"], {"bills": [0]}),
+        (["--vhost", "/", "--queue", "orders"], {"orders": [0]}),
+        (["--vhost", "other"], {}),
+    ],
+)
+def test_flags_choose_among_the_messages(
+    made: Directory, flags: list[str], sequences: dict[str, list[int]]
+) -> None:
+    outcome = penstock("tasks", made.path, *flags)
+    assert (outcome.code, outcome.err) == (0, "")
+    found: dict[str, list[int]] = {}
+    for row in outcome.rows:
+        found.setdefault(row["queue"], []).append(row["seq"])
+    assert found == sequences
+
+
+@pytest.mark.parametrize(
+    "flags", [["--at", "0"], ["--uncommitted"], ["--as-of", "tomorrow"], ["--as-of", "1e9"]]
+)
+def test_flags_that_mean_nothing_to_rabbitmq_are_wrong_usage(
+    made: Directory, flags: list[str]
+) -> None:
+    outcome = penstock("tasks", made.path, *flags)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert flags[0] in outcome.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--vhost", "/"], ["--include-transient"], ["--include-expired"], ["--as-of", "2026-01-01"]],
+)
+def test_flags_of_rabbitmq_mean_nothing_to_other_files(tmp_path: Path, flags: list[str]) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    outcome = penstock("tasks", tmp_path / "node", *flags)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert flags[0] in outcome.err
+    assert "TaskFlux" in outcome.err
+
+
+def test_files_of_rabbitmq_are_neither_repaired_nor_converted(made: Directory) -> None:
+    out = made.path.with_name("out")
+    assert "can only be read" in refused("repair", made.path, "--out", out)
+    words = refused("convert", made.path, "--to", "taskflux-3", "--out", out)
+    assert "can only be read" in words
+    assert not out.exists()
+
+
+def test_bad_input_is_refused_in_one_line(made: Directory, tmp_path: Path) -> None:
+    zeros = tmp_path / "0.rdq"
+    zeros.write_bytes(bytes(5000))
+    (tmp_path / "journal.jif").write_bytes(b"\x3f" * 100)
+    (tmp_path / "nothing").mkdir()
+    for path in (zeros, tmp_path / "journal.jif", tmp_path / "nothing"):
+        for command in ("inspect", "dump", "tasks", "verify"):
+            assert str(path) in refused(command, path)
+    assert "name the queue's directory" in refused(
+        "tasks", unpacked("c3_large_store_limit1m_kill9", tmp_path / "c3")
+        / "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L/msg_store_persistent",
+    )  # fmt: skip
+    outcome = penstock("tasks", tmp_path / "gone")
+    assert (outcome.code, "no such file" in outcome.err) == (2, True)
+
+
+def test_a_huge_length_is_damage_and_takes_no_memory(made: Directory) -> None:
+    path = made.queue(b"bills") / "journal.jif"
+    record = bytearray(path.read_bytes())
+    record[36:40] = b"\xff" * 4
+    path.write_bytes(bytes(record))
+    os.truncate(path, 2**33)  # a hole: the length fits into the file
+    listed = subprocess.run(
+        [*COMMAND, "tasks", made.path], capture_output=True, text=True, check=False
+    )
+    assert listed.returncode == 1
+    assert [json.loads(line)["queue"] for line in listed.stdout.splitlines()] == ["orders"]
+    (row,) = penstock("verify", made.path).rows
+    assert (row["status"], row["offset"], row["size"]) == ("bad-record", 0, 2**33)
