@@ -7,9 +7,18 @@ to the plain decoder. Import of the package stays light: numba and numpy load he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.binary import Bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BATCH_ROWS: Final = 16_384
+"""Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
 
 
 @cache
@@ -33,3 +42,40 @@ def _check_cache(function: Any) -> None:
     packages: that one would fail when the kernel is first called.
     """
     function._cache._impl.locator.ensure_cache_path()  # noqa: SLF001 - nothing public asks for it
+
+
+def scan_in_batches(
+    kernel: Callable[..., Any],
+    data: Bytes | NDArray[np.uint8],
+    *arguments: int,
+    start: int,
+    stop: int | None,
+    size: int | None,
+    fields: int,
+    room: Callable[[int], int],
+    batch_rows: int,
+    interpreted: bool,
+) -> Generator[NDArray[np.int64], None, int]:
+    """Yield what a kernel finds from ``start`` on, a batch of rows at a time, one array a field; return where it ended.
+
+    The kernel takes the buffer, ``arguments``, position, stop, end, size and rows, and returns how many rows it wrote,
+    its position, and whether more are to come. ``room`` tells the most rows that so many bytes can hold.
+    """
+    import numpy as np
+
+    if interpreted:
+        buffer: Any = bytes(data)
+    else:
+        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+        kernel = compiled(kernel)
+    end = len(buffer)
+    size = end if size is None else size
+    stop = size if stop is None else stop
+    position, is_full = start, True
+    while is_full:
+        most = max(1, min(batch_rows, room(end - position)))
+        rows = np.empty((fields, most), dtype=np.int64)
+        count, position, is_full = kernel(buffer, *arguments, position, stop, end, size, rows)
+        if count:
+            yield rows[:, :count]
+    return int(position)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, TruncatedData
-from penstock.formats.taskflux.log_scan import BATCH_ROWS
+from penstock.formats.kernel import BATCH_ROWS
 from penstock.formats.taskflux.snapshot import WINDOW, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import Batch, ReadAt, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot

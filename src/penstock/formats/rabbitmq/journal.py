@@ -11,7 +11,7 @@ holds the rest of the file: torn, zeros, or no record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType
 
 from penstock.binary import UINT64, Bytes, hexadecimal
 from penstock.errors import InvalidValue
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
 from penstock.model import UINT64_MAX
 
 if TYPE_CHECKING:
@@ -280,10 +280,6 @@ class PieceColumns:
         )
 
 
-BATCH_ROWS: Final = 16_384
-"""Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
-
-
 def scan_journal_columns(
     data: Bytes | NDArray[np.uint8],
     *,
@@ -297,25 +293,23 @@ def scan_journal_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
-
-    if interpreted:
-        buffer: Any = bytes(data)
-        kernel: Callable[..., Any] = _journal_kernel
-    else:
-        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-        kernel = compiled(_journal_kernel)
-    end = len(buffer)
-    size = end if size is None else size
-    stop = size if stop is None else stop
-    position, is_full = start, True
-    while is_full:
-        room = max(1, min(batch_rows, (end - position) // WORD_SIZE + 1))
-        rows = np.empty((8, room), dtype=np.int64)
-        count, position, is_full = kernel(buffer, position, stop, end, size, rows)
-        if count:
-            yield PieceColumns.of_rows(rows[:, :count])
-    return int(position)
+    batches = scan_in_batches(
+        _journal_kernel,
+        data,
+        start=start,
+        stop=stop,
+        size=size,
+        fields=8,
+        room=lambda left: left // WORD_SIZE + 1,
+        batch_rows=batch_rows,
+        interpreted=interpreted,
+    )
+    while True:
+        try:
+            rows = next(batches)
+        except StopIteration as done:
+            return int(done.value)
+        yield PieceColumns.of_rows(rows)
 
 
 # What the kernel knows as plain numbers.

@@ -18,16 +18,15 @@ answer depend on all that stands before, and any whole copy is as good as the ot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import UINT64, Bytes
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
 from penstock.formats.rabbitmq.journal import (
-    BATCH_ROWS,
     MESSAGE_ID_SIZE,
     begins_like_message,
 )
@@ -251,27 +250,24 @@ def scan_store_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
-
-    if interpreted:
-        buffer: Any = bytes(data)
-        kernel: Callable[..., Any] = _store_kernel
-    else:
-        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-        kernel = compiled(_store_kernel)
-    end = len(buffer)
-    size = end if size is None else size
-    stop = size if stop is None else stop
-    position, is_full = start, True
-    while is_full:
-        # No two gaps touch, so there are at most two pieces for each record that fits.
-        room = max(1, min(batch_rows, 2 * ((end - position) // FRAMING_SIZE) + 2))
-        rows = np.empty((4, room), dtype=np.int64)
-        count, position, is_full = kernel(buffer, position, stop, end, size, rows)
-        if count:
-            offset, sizes, status, length = rows[:, :count]
-            yield StoreColumns(offset=offset, size=sizes, status=status, length=length)
-    return int(position)
+    # No two gaps touch, so there are at most two pieces for each record that fits.
+    batches = scan_in_batches(
+        _store_kernel,
+        data,
+        start=start,
+        stop=stop,
+        size=size,
+        fields=4,
+        room=lambda left: 2 * (left // FRAMING_SIZE) + 2,
+        batch_rows=batch_rows,
+        interpreted=interpreted,
+    )
+    while True:
+        try:
+            rows = next(batches)
+        except StopIteration as done:
+            return int(done.value)
+        yield StoreColumns(offset=rows[0], size=rows[1], status=rows[2], length=rows[3])
 
 
 # What the kernel knows as plain numbers.

@@ -12,15 +12,14 @@ is lost by a tear: the journal still holds what was being flushed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.errors import InvalidValue
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
 from penstock.formats.rabbitmq.journal import (
-    BATCH_ROWS,
     PUBLISH_FIELDS,
     SEQUENCE_MAX,
     Kind,
@@ -186,28 +185,25 @@ def scan_segment_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
-
-    first = _first_sequence(segment, entry_count)
-    if interpreted:
-        buffer: Any = bytes(data)
-        kernel: Callable[..., Any] = _segment_kernel
-    else:
-        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-        kernel = compiled(_segment_kernel)
-    end = len(buffer)
-    size = end if size is None else size
-    stop = size if stop is None else stop
-    position, is_full = start, True
-    while is_full:
-        room = max(1, min(batch_rows, (end - position) // HEAD.size + 1))
-        rows = np.empty((8, room), dtype=np.int64)
-        count, position, is_full = kernel(
-            buffer, first, entry_count, position, stop, end, size, rows
-        )
-        if count:
-            yield PieceColumns.of_rows(rows[:, :count])
-    return int(position)
+    batches = scan_in_batches(
+        _segment_kernel,
+        data,
+        _first_sequence(segment, entry_count),
+        entry_count,
+        start=start,
+        stop=stop,
+        size=size,
+        fields=8,
+        room=lambda left: left // HEAD.size + 1,
+        batch_rows=batch_rows,
+        interpreted=interpreted,
+    )
+    while True:
+        try:
+            rows = next(batches)
+        except StopIteration as done:
+            return int(done.value)
+        yield PieceColumns.of_rows(rows)
 
 
 # What the kernel knows as plain numbers.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import BATCH_ROWS, compiled
 from penstock.formats.taskflux.commands import command_kernel
 from penstock.formats.taskflux.deltas import delta_kernel
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout
-from penstock.formats.taskflux.log_scan import BATCH_ROWS, Piece, PieceColumns, scan_columns
+from penstock.formats.taskflux.log_scan import Piece, PieceColumns, scan_columns
 
 if TYPE_CHECKING:
     import numpy as np

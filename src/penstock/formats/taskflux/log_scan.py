@@ -22,7 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import Bytes, checksum
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import BATCH_ROWS, compiled
 from penstock.formats.taskflux.log import END_MARKER, RECORD_MARKER, LogLayout, Status, Walk, walk
 
 if TYPE_CHECKING:
@@ -293,10 +293,6 @@ class PieceColumns:
 
     def __len__(self) -> int:
         return len(self.offset)
-
-
-BATCH_ROWS: Final = 16_384
-"""Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
 
 
 def scan_columns(

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.formats.kernel import compiled
-from penstock.formats.taskflux.log_scan import BATCH_ROWS
+from penstock.formats.kernel import BATCH_ROWS, compiled
 from penstock.formats.taskflux.snapshot import WINDOW, QueueForm, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import (
     ReadAt,
