@@ -27,7 +27,7 @@ SETTINGS = {
     # Small jobs gain nothing from being planned anew at every stage.
     "spark.sql.adaptive.enabled": "false",
     # Short jobs end before the second compiler has paid for itself.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 
 

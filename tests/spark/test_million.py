@@ -234,7 +234,7 @@ import sys
 from penstock.spark import session
 
 node, place, entries = sys.argv[1:]
-settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 spark, _ = session("local[2]", settings=settings, quiet=True)
 stream = spark.readStream.format("penstock").option("maxEntriesPerTrigger", entries).load(node)
 query = (

@@ -69,9 +69,12 @@ _SMALL: Final = 64 * 2**20
 """Bytes of input that are read sooner than a JVM has become fast."""
 
 _QUICK: Final = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
 }
-"""What brings a short job to its end a fifth sooner: a JVM that compiles quickly and not well."""
+"""What brings a short job to its end a fifth sooner: a JVM that compiles quickly and not well.
+
+Such a one keeps only 48 MB of what it compiled, and stops compiling when that is full, as a run makes it.
+"""
 
 
 def _check(paths: list[str]) -> int:
