@@ -73,7 +73,8 @@ _QUICK: Final = {
 }
 """What brings a short job to its end a fifth sooner: a JVM that compiles quickly and not well.
 
-Such a one keeps only 48 MB of what it compiled, and stops compiling when that is full, as a run makes it.
+Such a one keeps only 48 MB of what it compiled unless told otherwise, and stops compiling when that is full, as our
+tests made it.
 """
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.binary import Bytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 BATCH_ROWS: Final = 16_384
 """Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
@@ -52,14 +54,16 @@ def scan_in_batches(
     stop: int | None,
     size: int | None,
     fields: int,
+    make: Callable[[NDArray[np.int64]], T],
     room: Callable[[int], int],
     batch_rows: int,
     interpreted: bool,
-) -> Generator[NDArray[np.int64], None, int]:
-    """Yield what a kernel finds from ``start`` on, a batch of rows at a time, one array a field; return where it ended.
+) -> Generator[T, None, int]:
+    """Yield what ``make`` makes of each batch of rows that a kernel finds from ``start`` on; return where it ended.
 
-    The kernel takes the buffer, ``arguments``, position, stop, end, size and rows, and returns how many rows it wrote,
-    its position, and whether more are to come. ``room`` tells the most rows that so many bytes can hold.
+    The kernel takes the buffer, ``arguments``, position, stop, end, size and rows, an array for each of ``fields``,
+    and returns how many rows it wrote, its position, and whether more are to come. ``room`` tells the most rows that
+    so many bytes can hold.
     """
     import numpy as np
 
@@ -77,5 +81,5 @@ def scan_in_batches(
         rows = np.empty((fields, most), dtype=np.int64)
         count, position, is_full = kernel(buffer, *arguments, position, stop, end, size, rows)
         if count:
-            yield rows[:, :count]
+            yield make(rows[:, :count])
     return int(position)

@@ -12,11 +12,12 @@ from penstock.spark.java import Java, prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+# Those that a user's own ``extraJavaOptions`` come behind, wherever they were given.
+_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions"
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Arrow checks the bounds of every value that Spark takes from a batch, though Spark keeps to them itself.
 
-Without that the JVM's part of a read takes a fifth less time (docs/benchmarks.md).
+Without that the JVM's part of a read of all columns took 8.8 s of processor time instead of 10.8 s.
 """
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 

@@ -293,23 +293,18 @@ def scan_journal_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    batches = scan_in_batches(
+    return scan_in_batches(
         _journal_kernel,
         data,
         start=start,
         stop=stop,
         size=size,
         fields=8,
+        make=PieceColumns.of_rows,
         room=lambda left: left // WORD_SIZE + 1,
         batch_rows=batch_rows,
         interpreted=interpreted,
     )
-    while True:
-        try:
-            rows = next(batches)
-        except StopIteration as done:
-            return int(done.value)
-        yield PieceColumns.of_rows(rows)
 
 
 # What the kernel knows as plain numbers.

@@ -236,6 +236,12 @@ class StoreColumns:
     def __len__(self) -> int:
         return len(self.offset)
 
+    @classmethod
+    def of_rows(cls, rows: NDArray[np.int64]) -> StoreColumns:
+        """Return what the kernel wrote."""
+        offset, size, status, length = rows
+        return cls(offset=offset, size=size, status=status, length=length)
+
 
 def scan_store_columns(
     data: Bytes | NDArray[np.uint8],
@@ -251,23 +257,18 @@ def scan_store_columns(
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
     # No two gaps touch, so there are at most two pieces for each record that fits.
-    batches = scan_in_batches(
+    return scan_in_batches(
         _store_kernel,
         data,
         start=start,
         stop=stop,
         size=size,
         fields=4,
+        make=StoreColumns.of_rows,
         room=lambda left: 2 * (left // FRAMING_SIZE) + 2,
         batch_rows=batch_rows,
         interpreted=interpreted,
     )
-    while True:
-        try:
-            rows = next(batches)
-        except StopIteration as done:
-            return int(done.value)
-        yield StoreColumns(offset=rows[0], size=rows[1], status=rows[2], length=rows[3])
 
 
 # What the kernel knows as plain numbers.

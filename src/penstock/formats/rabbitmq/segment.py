@@ -185,7 +185,7 @@ def scan_segment_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    batches = scan_in_batches(
+    return scan_in_batches(
         _segment_kernel,
         data,
         _first_sequence(segment, entry_count),
@@ -194,16 +194,11 @@ def scan_segment_columns(
         stop=stop,
         size=size,
         fields=8,
+        make=PieceColumns.of_rows,
         room=lambda left: left // HEAD.size + 1,
         batch_rows=batch_rows,
         interpreted=interpreted,
     )
-    while True:
-        try:
-            rows = next(batches)
-        except StopIteration as done:
-            return int(done.value)
-        yield PieceColumns.of_rows(rows)
 
 
 # What the kernel knows as plain numbers.
