@@ -43,11 +43,15 @@ SegmentedLog.append = forgetful
 
 def test_a_node_that_now_and_then_writes_nothing_is_found_out(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "node", seed=SEED, before=FORGETFUL)
+    assert any(is_found_out(rig) for _ in range(20)), f"seed {SEED}"
+
+
+def is_found_out(rig: Rig) -> bool:
+    """Run a round and tell if it found something: one that ends early, or behind a snapshot, need not."""
     try:
-        problems = rig.run(2)
-    except AssertionError as error:  # the next start refuses what contradicts itself
-        problems = [str(error)]
-    assert problems, f"seed {SEED}"
+        return bool(rig.run(1))
+    except AssertionError:  # the next start refuses what contradicts itself
+        return True
 
 
 # --- the comparison itself -----------------------------------------------------------------------
