@@ -8,7 +8,7 @@ from pathlib import Path
 
 import penstock
 from peers.base import Conversation, Peer, Refused, Server, Unavailable, Wire
-from penstock.model import Policy, QueueName
+from penstock.model import Implementation, Policy, QueueName
 from penstock.protocol import version1
 from penstock.protocol.frames import HEADER_SIZE, FrameReader
 from penstock.protocol.version2 import (
@@ -39,6 +39,8 @@ WAIT_MS = 1000
 
 
 class PenstockWire(Wire):
+    policy = Policy()
+
     def greet(self) -> None:
         self._number = 0
         self._rest = b""
@@ -52,7 +54,7 @@ class PenstockWire(Wire):
             while (packet := version1.decode_response(heard)) is None:
                 heard += self.receive()
             heard = heard[packet[1] :]
-        self.socket.sendall(self._request(Create(self._name, Policy())))
+        self.socket.sendall(self._request(Create(self._name, self.policy)))
         reader = FrameReader()
         while not (frames := reader.receive(self.receive())):
             pass
@@ -150,6 +152,20 @@ class Penstock(Peer):
 
     def connect(self, queue: str) -> Wire:
         return PenstockWire(self.port, queue)
+
+
+class PagedWire(PenstockWire):
+    policy = Policy(implementation=Implementation.PAGED)
+
+
+class PenstockPaged(Penstock):
+    """The same node with a paged queue."""
+
+    name = "Penstock, paged"
+    promise = "the same; payloads on pages"
+
+    def connect(self, queue: str) -> Wire:
+        return PagedWire(self.port, queue)
 
 
 class PenstockSingles(Penstock):

@@ -71,10 +71,11 @@ RESERVED_PREFIX: Final = "!penstock."
 
 
 class Implementation(IntEnum):
-    """How a queue keeps its tasks; the numbers are TaskFlux's codes."""
+    """How a queue keeps its tasks; the first two numbers are TaskFlux's codes."""
 
     HEAP = 1
     ARRAY = 2
+    PAGED = 1001  # ours alone: on pages, for queues larger than memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

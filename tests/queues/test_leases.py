@@ -9,10 +9,11 @@ import pytest
 from penstock.model import NO_OPTIONS, Policy, QueueName
 from penstock.queues.leases import Ended, Leases, Owner
 from penstock.queues.queue import Queue
+from penstock.queues.tasks import Tasks
 
 
 def queue(number: int = 1) -> Queue:
-    return Queue(QueueName(f"q{number}"), number, Policy(), NO_OPTIONS)
+    return Queue(QueueName(f"q{number}"), number, Policy(), NO_OPTIONS, Tasks())
 
 
 def ids_of(ended: list[Ended]) -> list[int]:

@@ -10,15 +10,22 @@ import pytest
 from penstock.errors import ReplayConflict
 from penstock.model import NO_OPTIONS, Implementation, KeyRange, Policy, QueueName
 from penstock.queues import queue as queue_module
+from penstock.queues.paged import PagedTasks
 from penstock.queues.queue import Queue
+from penstock.queues.tasks import Tasks
+from support.memory_pages import MemoryPages
 from support.report import report
 
 ARRAY = Policy(implementation=Implementation.ARRAY, keys=KeyRange(lowest=0, highest=3))
 BIG = 2**62
 
 
+PAGED = Policy(implementation=Implementation.PAGED)
+
+
 def made(policy: Policy = ARRAY) -> Queue:
-    return Queue(QueueName("q"), 1, policy, NO_OPTIONS)
+    tasks = PagedTasks(MemoryPages()) if policy is PAGED else Tasks()
+    return Queue(QueueName("q"), 1, policy, NO_OPTIONS, tasks)
 
 
 class Model:
@@ -35,7 +42,7 @@ class Model:
         return sorted((key, i) for i, (key, _) in self.tasks.items() if i not in hidden)
 
 
-@pytest.mark.parametrize("policy", [Policy(), ARRAY], ids=["heap", "array"])
+@pytest.mark.parametrize("policy", [Policy(), ARRAY, PAGED], ids=["heap", "array", "paged"])
 @pytest.mark.parametrize("stale_min", [0, 3, 1024])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_queue_is_what_the_model_is_however_often_its_order_is_made_anew(
@@ -90,7 +97,8 @@ def test_a_queue_is_what_the_model_is_however_often_its_order_is_made_anew(
                 model.delayed[task_id] = not_before
         elif choice < 0.76 and model.tasks:
             task_id = random.choice(sorted(model.tasks))
-            assert queue.remove(task_id) == model.tasks.pop(task_id)
+            assert queue.tasks.get(task_id) == model.tasks.pop(task_id)
+            queue.remove(task_id)
             model.out.discard(task_id)
             model.delayed.pop(task_id, None)
             model.attempts.pop(task_id, None)

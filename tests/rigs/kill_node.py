@@ -21,7 +21,7 @@ from random import Random
 from threading import Event, Lock, Thread
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.model import QueueName
+from penstock.model import Implementation, Policy, QueueName
 from penstock.protocol import version2 as v2
 from penstock.storage.directory import layout_for
 from penstock.storage.files import TEMPORARY_SUFFIX
@@ -164,6 +164,8 @@ class Rig:
     def _make_queues(self, wire: Wire2) -> None:
         names = {stat.name for stat in wire.ask(v2.Stat(), v2.Stats).queues}
         for name, policy in QUEUES.items():
+            if name == "archive" and self._generation == 3:
+                policy = Policy(implementation=Implementation.PAGED)
             if name not in names:
                 wire.ask(v2.Create(QueueName(name), policy), v2.Ok)
 

@@ -14,6 +14,7 @@ from support.wire import Wire, Wire2
 QUEUES = {
     "orders": Policy(),
     "mail": Policy(keys=KeyRange(lowest=-5, highest=5)),
+    "archive": Policy(),  # paged, where there are pages
     "": Policy(),
 }
 KEYS = range(-3, 4)
@@ -23,7 +24,8 @@ WAITING_MAX = 3000
 WAITING_MIN = 1500
 """Tasks below which nothing is taken: a node that holds nothing can lose nothing."""
 
-PAYLOAD_SIZE_MAX = 3000  # large enough that a megabyte of log comes soon
+PAYLOAD_SIZE_MAX = 5500
+"""Large enough that a megabyte of log comes soon, and that some are too large for the index of a paged queue."""
 
 
 class Load:

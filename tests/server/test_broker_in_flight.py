@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.model import DEFAULT_QUEUE, KeyRange, Policy, QueueName
+from penstock.model import DEFAULT_QUEUE, Implementation, KeyRange, Policy, QueueName
 from penstock.protocol import version2 as v2
 from penstock.server import broker as broker_module
 from penstock.server.disk import LaterDisk
@@ -134,7 +134,10 @@ class Flight:
 
     def create(self, name: QueueName | None = None) -> None:
         name = self.name() if name is None else name
-        policy = self.random.choice([Policy(), Policy(keys=KeyRange(lowest=-5, highest=5))])
+        policies = [Policy(), Policy(keys=KeyRange(lowest=-5, highest=5))]
+        if self.rig.generation is Generation.THREE:
+            policies += [Policy(implementation=Implementation.PAGED)] * 2
+        policy = self.random.choice(policies)
         attempts_max, dead = None, None
         if name != "dead":
             attempts_max, dead = self.random.choice([None, 2]), QueueName("dead")

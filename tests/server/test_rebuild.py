@@ -39,8 +39,8 @@ from penstock.protocol import version2 as v2
 from penstock.queues.state import State
 from penstock.testing.disk import MemoryFiles
 from server.test_state_model import Life
-from support.lives import Entries, open_image
-from support.node_rig import Rig, delivered_order, dump, expected_order
+from support.lives import Entries
+from support.node_rig import Rig, delivered_order, dump, expected_order, rebuilt
 from support.report import report
 
 GENERATIONS = [Generation.TWO, Generation.THREE]
@@ -118,7 +118,7 @@ def test_a_snapshot_between_any_two_operations_and_the_rest_give_the_same_state(
         for end in sorted(set(life.ends))[1:]:
             files = MemoryFiles()
             log.directory(files, len(log.entries), snapshot_at=end - 1)
-            assert dump(open_image(files.image(), generation), life.now) == life.rig.dump(), (
+            assert dump(rebuilt(files.image(), generation), life.now) == life.rig.dump(), (
                 f"seed {seed}, snapshot behind entry {end - 1}"
             )
             count += 1

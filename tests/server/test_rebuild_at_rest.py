@@ -65,7 +65,7 @@ from support.at_rest import (
 )
 from support.command import penstock as command
 from support.lives import Entries, write_image
-from support.node_rig import LIMITS, Rig, delivered_order, dump
+from support.node_rig import LIMITS, Dump, Rig, delivered_order, dump, shelf_of
 from support.report import report
 
 GENERATIONS = [Generation.TWO, Generation.THREE]
@@ -89,12 +89,19 @@ def tasks_of(state: State) -> Tasks:
     ]
 
 
+def without_policies(dumped: Dump) -> Dump:
+    """Return a dump that says nothing of how queues keep their tasks: a repair makes heaps of paged ones."""
+    queues = {number: queue | {"policy": None} for number, queue in dumped["queues"].items()}
+    return dumped | {"queues": queues}
+
+
 def served(path: Path) -> State:
     """Return the state that a node begins with in a real directory."""
-    directory = NodeDirectory(QuickFiles(), path, limits=LIMITS)
+    files = QuickFiles()
+    directory = NodeDirectory(files, path, limits=LIMITS)
     try:
         assert not directory.cuts
-        return rebuild(directory)
+        return rebuild(directory, shelf_of(files, directory))
     finally:
         directory.close()
 
@@ -183,10 +190,11 @@ def test_a_whole_directory_is_repaired_with_all_that_is_ours(
     for number, (life, path) in enumerate(lives(generation, range(70, 73), tmp_path)):
         out = tmp_path / f"out{number}"
         rows, result = repaired(path, out)
-        assert (rows, result.notes) == ([], [])
+        assert rows == []
+        assert all("paged queues are heaps now" in note for note in result.notes)
         assert result.tasks == len(tasks_of(life.rig.state))
         assert result.queues == len(life.rig.state.by_name)
-        assert dump(served(out), life.now) == life.rig.dump()
+        assert without_policies(dump(served(out), life.now)) == without_policies(life.rig.dump())
         assert damage_of(out) == []
 
 

@@ -49,6 +49,7 @@ POLICIES = [
         payload_size_max=5,
     ),
 ]
+PAGED = Policy(implementation=Implementation.PAGED)
 STEPS = 120
 SEEDS = range(36)
 
@@ -294,7 +295,8 @@ class Life:
 
     def create(self, name: QueueName | None = None) -> None:
         name = self.random.choice(NAMES) if name is None else name
-        policy = self.random.choice(POLICIES)
+        can_page = self.rig.generation is Generation.THREE
+        policy = self.random.choice([*POLICIES, PAGED, PAGED] if can_page else POLICIES)
         attempts_max, dead_letter = None, None
         lease_ms = self.random.choice([0, 2000])
         if name != DEAD and self.random.random() < 0.6:

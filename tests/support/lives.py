@@ -8,11 +8,12 @@ from pathlib import Path
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import Entry, HardState, Index, NodeId, SnapshotPoint, Term
 from penstock.queues.state import State
-from penstock.server.rebuild import Replay, SnapshotWalk, rebuild
+from penstock.server.rebuild import Replay, SnapshotWalk
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.records import Stretch
 from penstock.testing.disk import Image, MemoryFiles
-from support.node_rig import LIMITS, ROOT
+from support.memory_pages import MemoryShelf
+from support.node_rig import LIMITS, ROOT, shelf_of
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Entries:
 
     def replayed(self, end: int, start: int = 0, state: State | None = None) -> State:
         """Return the state after the entries before ``end``, as a rebuild comes to it."""
-        state = State() if state is None else state
+        if state is None:
+            state = State(MemoryShelf() if self.generation is Generation.THREE else None)
         replay = Replay(state, is_by_id=self.generation is Generation.THREE)
         payloads = [entry.payload for entry in self.entries[start:end]]
         bounds = [0]
@@ -52,9 +54,17 @@ class Entries:
         self._append(directory, 0, cut)
         if snapshot_at is not None:
             point = SnapshotPoint(index=Index(snapshot_at), term=self.entries[snapshot_at].term)
-            walk = SnapshotWalk(self.replayed(cut), point, self.generation)
+            shelf = shelf_of(files, directory)
+            state = self.replayed(cut, state=State(shelf))
+            sync_pages = None if shelf is None else shelf.begin_checkpoint(point)
+            if sync_pages is not None:
+                sync_pages()
+            walk = SnapshotWalk(state, point, self.generation)
             directory.save_snapshot(point, walk.pieces)
             walk.end()
+            if shelf is not None:
+                shelf.finish_checkpoint()
+                shelf.close()
             self._append(directory, cut, end)
         directory.close()
 
@@ -65,15 +75,6 @@ class Entries:
         log.sync()
         if log.end:
             log.set_committed(Index(log.end - 1))
-
-
-def open_image(image: Image, generation: Generation) -> State:
-    """Return the state that a disk holds."""
-    directory = NodeDirectory(MemoryFiles(image), ROOT, generation=generation, limits=LIMITS)
-    try:
-        return rebuild(directory)
-    finally:
-        directory.close()
 
 
 def write_image(image: Image, root: Path) -> Path:

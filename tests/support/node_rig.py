@@ -23,7 +23,9 @@ from penstock.server.rebuild import SnapshotWalk, rebuild
 from penstock.server.replica import Replica
 from penstock.server.settings import Limits
 from penstock.storage.directory import NodeDirectory
+from penstock.storage.files import Files
 from penstock.storage.log import LogLimits
+from penstock.storage.task_pages import TaskShelf
 from penstock.testing.disk import Image, MemoryFiles
 
 ROOT: Final = Path("/node")
@@ -109,7 +111,8 @@ class Rig:
     def open(self) -> None:
         self.directory = NodeDirectory(self.files, ROOT, generation=self.generation, limits=LIMITS)
         log = self.directory.log
-        state = rebuild(self.directory)
+        self.shelf = shelf_of(self.files, self.directory)
+        state = rebuild(self.directory, self.shelf)
         group = SoleMember(NodeId(1), self.directory.metadata.state, log.end, Index(log.end - 1))
         disk = InlineDisk() if self.later is None else self.later
         self.replica = Replica(
@@ -200,6 +203,8 @@ class Rig:
         if self.later is not None:
             self.later.waiting.clear()
         self.told.clear()
+        if self.shelf is not None:
+            self.shelf.close()
         self.directory.close()
         self.open()
 
@@ -207,11 +212,14 @@ class Rig:
         if self.walk is not None:
             self.walk[1].end()
             self.walk = None
+            if self.shelf is not None and not self.is_installing:
+                self.shelf.abandon_checkpoint()
 
     # Snapshots.
 
     def begin_snapshot(self) -> None:
         point = self.replica.snapshot_point()
+        self.sync_pages = None if self.shelf is None else self.shelf.begin_checkpoint(point)
         self.walk = (point, SnapshotWalk(self.state, point, self.generation), [])
 
     def snapshot_slice(self) -> bool:
@@ -221,12 +229,14 @@ class Rig:
         try:
             pieces.append(next(walk.pieces))
         except StopIteration as done:
+            self.is_installing = True
             self.end_walk()
+            if self.sync_pages is not None:
+                self.sync_pages()
             writer = self.directory.snapshot.writer()
             for piece in pieces:
                 writer.write(piece)
             writer.finish(done.value)
-            self.is_installing = True
             self.replica.run_chore(
                 lambda: self.directory.install_snapshot(point, writer), self._installed
             )
@@ -235,6 +245,8 @@ class Rig:
 
     def _installed(self) -> None:
         self.is_installing = False
+        if self.shelf is not None:
+            self.shelf.finish_checkpoint()
 
     def snapshot(self) -> None:
         self.end_walk()
@@ -254,11 +266,19 @@ class Rig:
 
 def rebuilt(image: Image, generation: Generation) -> State:
     """Return the state that a disk holds."""
-    directory = NodeDirectory(MemoryFiles(image), ROOT, generation=generation, limits=LIMITS)
+    files = MemoryFiles(image)
+    directory = NodeDirectory(files, ROOT, generation=generation, limits=LIMITS)
     try:
-        return rebuild(directory)
+        return rebuild(directory, shelf_of(files, directory))
     finally:
         directory.close()
+
+
+def shelf_of(files: Files, directory: NodeDirectory) -> TaskShelf | None:
+    """Return the pages that a directory has, where there can be any."""
+    if directory.layout.generation is not Generation.THREE:
+        return None
+    return TaskShelf(files, directory.layout.home, directory.snapshot.point)
 
 
 def dump(state: State, now_ms: int) -> Dump:

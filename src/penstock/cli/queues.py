@@ -60,8 +60,11 @@ def ready(stat: QueueStat) -> int:
 def create(
     queue: NameArgument,
     implementation: Annotated[
-        Literal["heap", "array"],
-        typer.Option("--implementation", help="An array needs --keys and suits few keys."),
+        Literal["heap", "array", "paged"],
+        typer.Option(
+            "--implementation",
+            help="An array needs --keys and suits few keys; paged may outgrow memory.",
+        ),
     ] = "heap",
     max_size: Annotated[
         int | None, typer.Option("--max-size", metavar="N", help="Tasks it may hold.")
@@ -95,6 +98,7 @@ def create(
       penstock queue create failed
       penstock queue create letters --max-attempts 3 --dead-letter failed --lease 30
       penstock queue create alarms --implementation array --keys 0:9 --max-size 1000 --exist-ok
+      penstock queue create archive --implementation paged
     """
     with connected(node) as client:
         client.create_queue(

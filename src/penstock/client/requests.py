@@ -28,7 +28,7 @@ from penstock.protocol.version2 import (
     Subscribe,
 )
 
-IMPLEMENTATIONS: Final = {"heap": Implementation.HEAP, "array": Implementation.ARRAY}
+IMPLEMENTATIONS: Final = {one.name.lower(): one for one in Implementation}
 
 FOLLOW_WAIT_MS: Final = 10_000
 """How long one read waits for entries that are not there yet; the next one follows at once."""
@@ -46,7 +46,9 @@ def create_request(
     dead_letter: str | None,
 ) -> Create:
     if implementation not in IMPLEMENTATIONS:
-        raise InvalidValue(f'implementation is "heap" or "array", not {implementation!r}')
+        raise InvalidValue(
+            f"implementation is one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r}"
+        )
     policy = Policy(
         implementation=IMPLEMENTATIONS[implementation],
         size_max=_limit(size_max, "size_max"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from penstock.errors import ReplayConflict
-from penstock.model import Policy, QueueHead, QueueName, TaskId
+from penstock.model import Implementation, Policy, QueueHead, QueueName, TaskId
 
 
 class QueueContents:
@@ -34,6 +34,10 @@ class QueueContents:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    @property
+    def is_paged(self) -> bool:
+        return self.policy.implementation is Implementation.PAGED
 
     @property
     def head(self) -> QueueHead:

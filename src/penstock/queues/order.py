@@ -8,7 +8,7 @@ when such ids pile up.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -145,10 +145,11 @@ class Order:
         self._fifo(key).push(task_id)
         self.count += 1
 
-    def extend(self, key: int, ids: range) -> None:
-        """List ids of one key that are larger than all listed before."""
-        self._fifo(key).extend(ids)
-        self.count += len(ids)
+    def extend(self, key: int, ids: Sequence[int]) -> None:
+        """List ids of one key, in growing order, that are larger than all listed before."""
+        if ids:
+            self._fifo(key).extend(ids)
+            self.count += len(ids)
 
     def _fifo(self, key: int) -> _Fifo:
         fifo = self._fifos.get(key)

@@ -13,6 +13,7 @@ from penstock.errors import ReplayConflict
 from penstock.model import Policy, QueueHead, QueueName, QueueOptions, TaskId
 from penstock.queues.deadlines import Deadlines
 from penstock.queues.order import Order
+from penstock.queues.paged import PagedTasks
 from penstock.queues.tasks import Tasks
 
 _STALE_MIN: Final = 1024
@@ -46,13 +47,13 @@ class Queue:
         number: int,
         policy: Policy,
         options: QueueOptions,
-        last_id: int = 0,
+        tasks: Tasks | PagedTasks,
     ) -> None:
         self.name = name
         self.number = number  # counts creations; never used twice, unlike a name
         self.policy = policy
         self.options = options
-        self.tasks = Tasks(last_id)
+        self.tasks = tasks
         self.attempts: dict[int, int] = {}  # id -> deliveries that failed, where there were any
         self.delayed = Deadlines()  # id -> not to be delivered before
         self.expiring = Deadlines()  # id -> not to be delivered from then on
@@ -65,6 +66,8 @@ class Queue:
         self._withdrawn: dict[int, int] = {}
         self._listed: set[int] = set()  # ids that were delayed when they were listed already
         self._stale = 0  # listed ids that are not to be delivered, or more than that
+        for key, ids in tasks.by_key():
+            self._order.extend(key, ids)
 
     def __len__(self) -> int:
         return self.tasks.count
@@ -119,10 +122,9 @@ class Queue:
             self._listed.add(task_id)
             self._note_stale(1)
 
-    def remove(self, task_id: int) -> tuple[int, bytes]:
+    def remove(self, task_id: int) -> None:
         """Remove a task wherever it is. Raises ``ReplayConflict`` if it is not there."""
-        task = self.tasks.remove(task_id)
-        if task is None:
+        if not self.tasks.discard(task_id):
             raise ReplayConflict(
                 f"task {task_id} is removed from queue {self.name!r} but is not there"
             )
@@ -138,7 +140,6 @@ class Queue:
             self._listed.discard(task_id)
         if self._withdrawn:
             self._withdrawn.pop(task_id, None)
-        return task
 
     def remove_out(self, ids: Sequence[int]) -> None:
         """Remove tasks that are out, all of them. Raises ``ReplayConflict`` if one is not there."""
@@ -152,8 +153,8 @@ class Queue:
 
     def return_(self, task_id: int, *, not_before_ms: int | None) -> None:
         """Count a failed delivery and put the task back in its place. Raises ``ReplayConflict``."""
-        task = self.tasks.get(task_id)
-        if task is None:
+        key = self.tasks.key(task_id)
+        if key is None:
             raise ReplayConflict(f"task {task_id} returns to queue {self.name!r} but is not there")
         self.attempts[task_id] = self.attempts.get(task_id, 0) + 1
         was_out = task_id in self.out
@@ -166,7 +167,7 @@ class Queue:
         elif was_out or task_id in self.delayed:
             # On replay it may still wait for a time that was over when it was delivered.
             self.delayed.discard(task_id)
-            self._list(task[0], task_id)
+            self._list(key, task_id)
 
     def _list(self, key: int, task_id: int) -> None:
         """List an id that is ready again."""
@@ -182,9 +183,9 @@ class Queue:
         """Make delayed tasks ready whose time has come, and return how many there were."""
         due = self.delayed.take_due(now_ms)
         for task_id in due:
-            task = self.tasks.get(task_id)
-            assert task is not None, "a removed task is not delayed any more"
-            self._list(task[0], task_id)
+            key = self.tasks.key(task_id)
+            assert key is not None, "a removed task is not delayed any more"
+            self._list(key, task_id)
         return len(due)
 
     def take(self) -> tuple[int, int, bytes] | None:
@@ -271,11 +272,11 @@ class Queue:
     def put_back(self, task_ids: Iterable[int]) -> None:
         """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""
         for task_id in task_ids:
-            task = self.tasks.get(task_id)
-            if task is not None and task_id in self.out:
+            key = self.tasks.key(task_id)
+            if key is not None and task_id in self.out:
                 self.out.remove(task_id)
                 self.expiring.rearm(task_id)
-                self._order.push(task[0], task_id)
+                self._order.push(key, task_id)
 
     def peek(self, count_max: int) -> list[tuple[int, int, bytes]]:
         """Return the next tasks as they would be delivered, without taking them."""
@@ -300,6 +301,5 @@ class Queue:
         self._listed.clear()
         self._stale = 0
         hidden = self.out.union(number for number, _ in self.delayed)
-        for task_id, key, _ in self.tasks:
-            if task_id not in hidden:
-                self._order.push(key, task_id)
+        for key, ids in self.tasks.by_key():
+            self._order.extend(key, [i for i in ids if i not in hidden] if hidden else ids)

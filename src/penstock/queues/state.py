@@ -7,7 +7,7 @@ is allowed was decided before it was logged; one that contradicts the state is d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.errors import ReplayConflict
 from penstock.model import (
@@ -15,29 +15,71 @@ from penstock.model import (
     NO_LIMITS,
     NO_OPTIONS,
     NO_TERMS,
+    Implementation,
     Policy,
     QueueHead,
     QueueName,
     QueueOptions,
     Terms,
 )
+from penstock.queues.paged import PagedTasks, Pages
 from penstock.queues.producers import Producers
 from penstock.queues.queue import Queue
+from penstock.queues.tasks import Tasks
 
 DEFAULT_NUMBER: Final = 0
+
+
+class Shelf(Protocol):
+    """Where the pages of all paged queues are. A queue is known by its number, which is never used twice."""
+
+    def open(self, number: int, name: QueueName, *, is_new: bool) -> Pages:
+        """Return the pages of a queue. Raises ``BadData`` if one that is not new has none."""
+        ...
+
+    def drop(self, number: int) -> None:
+        """Forget the pages of a queue that was deleted."""
+        ...
+
+    def refusal(self) -> str | None:
+        """Return why there can be no paged queue here, ``None`` if there can."""
+        ...
 
 
 class State:
     """Everything that a node knows. A new one holds the default queue alone."""
 
-    __slots__ = ("_next_number", "by_name", "by_number", "producers")
+    __slots__ = ("_next_number", "_shelf", "by_name", "by_number", "producers")
 
-    def __init__(self) -> None:
-        default = Queue(DEFAULT_QUEUE, DEFAULT_NUMBER, NO_LIMITS, NO_OPTIONS)
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        """Without a shelf there can be no paged queue."""
+        self._shelf = shelf
+        default = self._new(DEFAULT_QUEUE, DEFAULT_NUMBER, NO_LIMITS, NO_OPTIONS)
         self.by_name: dict[QueueName, Queue] = {DEFAULT_QUEUE: default}
         self.by_number: dict[int, Queue] = {DEFAULT_NUMBER: default}
         self._next_number = DEFAULT_NUMBER + 1
         self.producers = Producers()
+
+    def _new(
+        self,
+        name: QueueName,
+        number: int,
+        policy: Policy,
+        options: QueueOptions,
+        last_id: int = 0,
+        *,
+        is_new: bool = True,
+    ) -> Queue:
+        tasks: Tasks | PagedTasks = Tasks(last_id)
+        if policy.implementation is Implementation.PAGED:
+            if self._shelf is None:
+                raise ReplayConflict(f"queue {name!r} is paged, and this directory has no pages")
+            tasks = PagedTasks(self._shelf.open(number, name, is_new=is_new), last_id)
+        return Queue(name, number, policy, options, tasks)
+
+    def paging_refusal(self) -> str | None:
+        """Return why there can be no paged queue here, ``None`` if there can."""
+        return "it needs files of generation 3" if self._shelf is None else self._shelf.refusal()
 
     @property
     def next_number(self) -> int:
@@ -60,7 +102,7 @@ class State:
     def create(self, name: QueueName, policy: Policy, options: QueueOptions) -> Queue:
         if name in self.by_name:
             raise ReplayConflict(f"queue {name!r} is created but exists")
-        queue = Queue(name, self._next_number, policy, options)
+        queue = self._new(name, self._next_number, policy, options)
         self._next_number += 1
         self.by_name[name] = self.by_number[queue.number] = queue
         return queue
@@ -71,9 +113,11 @@ class State:
         if queue is None:
             return
         del self.by_number[queue.number]
+        if self._shelf is not None and queue.policy.implementation is Implementation.PAGED:
+            self._shelf.drop(queue.number)
         if name == DEFAULT_QUEUE:
             # It always exists; a log that deletes it can only mean its tasks.
-            fresh = Queue(DEFAULT_QUEUE, DEFAULT_NUMBER, NO_LIMITS, NO_OPTIONS)
+            fresh = self._new(DEFAULT_QUEUE, DEFAULT_NUMBER, NO_LIMITS, NO_OPTIONS)
             self.by_name[name] = self.by_number[DEFAULT_NUMBER] = fresh
 
     def add(
@@ -121,7 +165,8 @@ class State:
         if head.name != DEFAULT_QUEUE:
             number = self._next_number
             self._next_number += 1
-        queue = Queue(head.name, number, head.policy, NO_OPTIONS, head.last_id)
+        # The pages of a paged queue are found by its number, which only ``open_pages`` knows for sure.
+        queue = Queue(head.name, number, head.policy, NO_OPTIONS, Tasks(head.last_id))
         self.by_name[head.name] = self.by_number[number] = queue
         return queue
 
@@ -137,6 +182,22 @@ class State:
             queue.number = number
             self.by_number[number] = queue
         self._next_number = next_number
+
+    def open_pages(self) -> None:
+        """Let the paged queues of a snapshot have what is on their pages; all queues have their numbers."""
+        for queue in list(self.queues()):
+            if queue.policy.implementation is Implementation.PAGED:
+                if len(queue):
+                    raise ReplayConflict(f"the snapshot holds tasks of paged queue {queue.name!r}")
+                fresh = self._new(
+                    queue.name,
+                    queue.number,
+                    queue.policy,
+                    queue.options,
+                    queue.tasks.last_id,
+                    is_new=False,
+                )
+                self.by_name[queue.name] = self.by_number[queue.number] = fresh
 
     def queues(self) -> Iterator[Queue]:
         """Yield the queues in the order of their numbers, the same on every node."""

@@ -197,6 +197,11 @@ class Tasks:
         payload = chunk.payload(slot)
         return None if payload is None else (chunk.keys[slot], payload)
 
+    def key(self, task_id: int) -> int | None:
+        """Return the key of a task, or ``None`` if it is not there."""
+        task = self.get(task_id)
+        return None if task is None else task[0]
+
     def payloads(self, ids: Sequence[int]) -> list[bytes | None]:
         """Return the payloads of listed tasks, ``None`` for one that is gone."""
         found: list[bytes | None] = []
@@ -273,6 +278,15 @@ class Tasks:
         self.count -= 1
         self.size -= len(payload)
         return key, payload
+
+    def discard(self, task_id: int) -> bool:
+        """Take a task out, if it is there, and return whether it was."""
+        return self.remove(task_id) is not None
+
+    def by_key(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield a key and ids that have it, in growing order, until all are told."""
+        for task_id, key, _ in self:
+            yield key, (task_id,)
 
     def __iter__(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (id, key, payload) in the order of ids."""

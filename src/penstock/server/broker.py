@@ -18,6 +18,7 @@ from penstock.model import (
     CreateQueue,
     Creating,
     DeleteQueue,
+    Implementation,
     QueueName,
     QueueOptions,
     Terms,
@@ -192,6 +193,10 @@ class Broker(Deliveries):
         if len(state.by_name) + len(self._creating) >= self.limits.queues_max:
             text = f"the node has {self.limits.queues_max} queues, as many as it may (--max-queues)"
             return v2.Failed(Failure.LIMIT, text)
+        if request.policy.implementation is Implementation.PAGED:
+            refusal = state.paging_refusal()
+            if refusal is not None:
+                return v2.Failed(Failure.INVALID, f"queue {name!r} cannot be paged: {refusal}")
         if request.dead_letter is None:
             if request.attempts_max is not None:
                 text = "a limit of attempts needs a dead-letter queue to put the task in after the last"

@@ -6,13 +6,14 @@ as over a socket: the caller itself waits for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition
 from typing import Final
 
 from penstock.client.blocking import Client
-from penstock.errors import ConnectionLost, PenstockError, Unreachable
+from penstock.errors import ConnectionLost, PenstockError, StorageFailed, Unreachable
 from penstock.protocol import version1 as v1
 from penstock.server.disk import InlineDisk
 from penstock.server.node import Node, wall_clock_ms
@@ -54,7 +55,7 @@ class EmbeddedNode:
 
     def handle(self, session: Session2, data: bytes) -> None:
         """Take bytes from a caller and do all that they ask for."""
-        with self._changed:
+        with self._changed, self._failing():
             self._refuse_failed()
             session.receive(data)
             self._go_on()
@@ -65,7 +66,7 @@ class EmbeddedNode:
     def wait(self, is_done: Callable[[], bool], seconds: float | None) -> None:
         """Wait until ``is_done``, letting leases and delays end meanwhile, or until the time is over."""
         end_ms = None if seconds is None else wall_clock_ms() + seconds * 1000
-        with self._changed:
+        with self._changed, self._failing():
             while not is_done():
                 now = wall_clock_ms()
                 if end_ms is not None and now >= end_ms:
@@ -100,6 +101,15 @@ class EmbeddedNode:
             node.replica.advance()
             node.broker.flush()
         self._changed.notify_all()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Stop the node if the disk fails where its pages are read and written."""
+        try:
+            yield
+        except StorageFailed as error:
+            self._node.replica.fail(error)
+            self._refuse_failed()
 
     def _refuse_failed(self) -> None:
         failure = self._node.replica.failure

@@ -20,6 +20,7 @@ from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import Files, OsFiles
 from penstock.storage.recovery import Cut
+from penstock.storage.task_pages import TaskShelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,13 @@ class Node:
         files = OsFiles() if files is None else files
         upgraded = upgrade(files, settings.data)
         directory = NodeDirectory(files, settings.data, generation=Generation(settings.generation))
+        self.shelf: TaskShelf | None = None
         try:
-            state = rebuild(directory)
+            if directory.layout.generation is Generation.THREE:
+                self.shelf = TaskShelf(files, directory.layout.home, directory.snapshot.point)
+            state = rebuild(directory, self.shelf)
         except BaseException:
-            directory.close()
+            self._let_go(directory)
             raise
         log = directory.log
         self.disk = disk
@@ -82,4 +86,9 @@ class Node:
 
     def close(self) -> None:
         """Let the directory go; the disk has finished."""
-        self.directory.close()
+        self._let_go(self.directory)
+
+    def _let_go(self, directory: NodeDirectory) -> None:
+        if self.shelf is not None:
+            self.shelf.close()
+        directory.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
@@ -21,6 +22,7 @@ from penstock.model import (
     Adding,
     Creating,
     Extension,
+    Implementation,
     Index,
     Policy,
     QueueHead,
@@ -33,14 +35,18 @@ from penstock.model import (
     Terms,
 )
 from penstock.queues.queue import Queue
-from penstock.queues.state import State
+from penstock.queues.state import Shelf, State
+from penstock.queues.tasks import Tasks
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.records import Stretch
 
 
-def rebuild(directory: NodeDirectory) -> State:
-    """Return the state that a directory holds. Raises ``BadData`` or ``ReplayConflict``, with the place."""
-    state = State()
+def rebuild(directory: NodeDirectory, shelf: Shelf | None = None) -> State:
+    """Return the state that a directory holds. Raises ``BadData`` or ``ReplayConflict``, with the place.
+
+    The shelf has the pages of paged queues as they were at the snapshot.
+    """
+    state = State(shelf)
     point = directory.snapshot.point
     if point is not None:
         restore_snapshot(state, directory)
@@ -233,6 +239,8 @@ def restore_snapshot(state: State, directory: NodeDirectory) -> None:
         file.close()
     if found:
         _restore_notes(state, found)
+    else:
+        state.open_pages()
 
 
 def _restore_tasks(queue: Queue, batch: Batch) -> None:
@@ -250,6 +258,7 @@ def _restore_notes(state: State, found: list[notes.Note]) -> None:
     _restore_ids(state, queues, [note for note in found if isinstance(note, notes.Ids)])
     _restore_last_ids(state, queues)
     state.renumber({note.name: note.number for note in queues}, header.next_number)
+    state.open_pages()
     for queue_note in queues:
         state.by_name[queue_note.name].options = _options(state, queue_note)
     for note in found:
@@ -282,7 +291,7 @@ def _restore_ids(state: State, queues: list[notes.QueueNote], columns: list[note
             raise ReplayConflict(f"the snapshot's own notes know other tasks of queue {name!r}")
         if sorted(set(own)) != own or (own and not 1 <= own[0] <= own[-1] <= last_ids[name]):
             raise ReplayConflict(f"the snapshot's own notes number queue {name!r} impossibly")
-        fresh = Queue(name, old.number, old.policy, old.options, last_ids[name])
+        fresh = Queue(name, old.number, old.policy, old.options, Tasks(last_ids[name]))
         for task_id, (_, key, payload) in zip(own, old.tasks, strict=True):
             fresh.restore(task_id, key, payload)
         state.by_name[name] = state.by_number[old.number] = fresh
@@ -326,7 +335,7 @@ class SnapshotWalk:
         noted = [] if is_plain else list(notes.encode_notes(_notes(state, generation)))
         self._queues = queues
         parts: list[tuple[QueueHead, Iterable[tuple[int, int, bytes]]]] = [
-            (queue.head, queue.tasks.walk()) for queue in queues
+            (_head(queue), queue.tasks.walk()) for queue in queues
         ]
         if noted:
             head = QueueHead(
@@ -341,6 +350,13 @@ class SnapshotWalk:
     def end(self) -> None:
         for queue in self._queues:
             queue.tasks.end_walk()
+
+
+def _head(queue: Queue) -> QueueHead:
+    """Return what a snapshot says of a queue; the tasks of a paged one stay on its pages."""
+    if queue.policy.implementation is Implementation.PAGED:
+        return replace(queue.head, count=0)
+    return queue.head
 
 
 def _is_plain(state: State, generation: Generation) -> bool:

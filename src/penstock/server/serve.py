@@ -17,11 +17,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.errors import LimitReached, PenstockError, Unreachable
+from penstock.errors import LimitReached, PenstockError, StorageFailed, Unreachable
 from penstock.server.disk import ThreadDisk
 from penstock.server.exposition import Exposition, expose
 from penstock.server.listener import Listener
 from penstock.server.node import Node
+from penstock.server.paging import IdleFlush
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots, Spares
 
@@ -103,6 +104,7 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
             node.close()
         raise
     Spares(node, snapshot_disk)
+    IdleFlush(node, loop.call_later)
     loop.set_exception_handler(lambda _, context: _note_bug(context, node, say, stop))
     snapshots = Snapshots(
         node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
@@ -181,6 +183,9 @@ def _note_bug(
     node must not go on from there.
     """
     error = context.get("exception")
+    if isinstance(error, StorageFailed):
+        node.replica.fail(error)  # pages are read and written where their tasks are
+        return
     text = f"{context.get('message')}: {error!r}"
     lines = [] if error is None else traceback.format_exception(error)
     say("bug", {"text": text, "traceback": "".join(lines)})

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.errors import CannotConvert, PenstockError
 from penstock.formats.taskflux.snapshot import Patch
-from penstock.model import INT32_MAX, SnapshotPoint
+from penstock.model import INT32_MAX, Implementation, SnapshotPoint
 from penstock.server.disk import Disk
 from penstock.server.node import Node
 from penstock.server.rebuild import SnapshotWalk
@@ -63,7 +63,11 @@ class Snapshots:
     def state_size(self) -> int:
         """Return about how many bytes a snapshot would have."""
         queues = self._node.replica.state.by_name.values()
-        return sum(queue.tasks.size + TASK_OVERHEAD * len(queue) for queue in queues)
+        return sum(
+            queue.tasks.size + TASK_OVERHEAD * len(queue)
+            for queue in queues
+            if queue.policy.implementation is not Implementation.PAGED
+        )
 
     @property
     def behind(self) -> int:
@@ -95,13 +99,17 @@ class Snapshots:
         point = replica.snapshot_point()
         self._started = time.perf_counter()
         self._walk = SnapshotWalk(replica.state, point, replica.generation)
+        shelf = self._node.shelf
+        sync_pages = None if shelf is None else shelf.begin_checkpoint(point)
         self._disk.run(
-            self._open,
+            lambda: self._open(sync_pages),
             lambda error: self._slice(point, error),
             is_small=False,
         )
 
-    def _open(self) -> None:
+    def _open(self, sync_pages: Callable[[], None] | None) -> None:
+        if sync_pages is not None:
+            sync_pages()  # ahead of the snapshot, which rests on them
         self._writer: SnapshotWriter = self._node.directory.snapshot.writer()
 
     def _slice(self, point: SnapshotPoint, error: BaseException | None) -> None:
@@ -159,6 +167,8 @@ class Snapshots:
 
     def _note(self, point: SnapshotPoint) -> None:
         self._is_installing = False
+        if self._node.shelf is not None:
+            self._node.shelf.finish_checkpoint()
         seconds = time.perf_counter() - self._started
         self._node.meter.snapshots += 1
         self._node.meter.snapshot_seconds += seconds
@@ -178,6 +188,8 @@ class Snapshots:
 
     def _give_up(self, error: BaseException | None) -> None:
         self._end()
+        if self._node.shelf is not None:
+            self._node.shelf.abandon_checkpoint()
         if isinstance(error, CannotConvert):
             self._covered = self._node.directory.log.size
             self._say(f"no snapshot: {error}")

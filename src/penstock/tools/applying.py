@@ -7,7 +7,7 @@ generation 2 only they tell which of several equal tasks a removal meant, and so
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.binary import Bytes
@@ -60,7 +60,7 @@ class Applier:
         self._is_strict = is_strict
         self._removing: deque[int] = deque()  # what an extension says of the next removals
         self._creating: Creating | None = None
-        self._numbers = _numbers(queues, found)
+        self._numbers = numbers_of(queues.by_name, found)
         self._next_number = max(self._numbers, default=0) + 1
         for note in found:
             if isinstance(note, notes.Header):
@@ -151,12 +151,12 @@ class Applier:
 # --- a snapshot's notes --------------------------------------------------------------------------
 
 
-def _numbers(queues: Queues, found: Sequence[notes.Note]) -> dict[int, QueueName]:
+def numbers_of(names: Iterable[QueueName], found: Sequence[notes.Note]) -> dict[int, QueueName]:
     """Return the queues by number: as the notes have it, else as they stand in the file."""
     noted = {note.number: note.name for note in found if isinstance(note, notes.QueueNote)}
     if noted:
         return noted
-    others = [name for name in queues.by_name if name != DEFAULT_QUEUE]
+    others = [name for name in names if name not in (DEFAULT_QUEUE, notes.QUEUE)]
     return dict(enumerate([DEFAULT_QUEUE, *others]))
 
 

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData, CorruptData, ReplayConflict
-from penstock.formats.taskflux.deltas import REMOVE, encode_delta
+from penstock.errors import BadData, CannotConvert, CorruptData, ReplayConflict
+from penstock.formats.taskflux.deltas import CREATE, REMOVE, encode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.model import (
     NOTHING,
     HardState,
+    Implementation,
     Index,
+    QueueName,
     RemoveEqualTask,
     RemoveTask,
     SnapshotPoint,
@@ -47,6 +49,7 @@ class Converted:
     tail: str | None = None  # words about bytes at the end that were not taken along
     dropped_extensions: int = 0  # entries of ours that say nothing any more
     dropped_notes: int = 0  # what the snapshot held of ours
+    unpaged: tuple[QueueName, ...] = ()  # queues that were paged and are heaps now
 
 
 def convert(history: History, to: Generation, out: Path, *, uncommitted: bool = False) -> Converted:
@@ -82,6 +85,7 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         tail=replayed.tail,
         dropped_extensions=replayed.extensions,
         dropped_notes=replayed.notes,
+        unpaged=tuple(new.unpaged),
     )
 
 
@@ -155,6 +159,7 @@ class _Entries:
             tail=tail,
             dropped_extensions=self.applier.extensions,
             dropped_notes=len(found_notes),
+            unpaged=tuple(self.new.unpaged),
         )
 
     def _tail(self, found: Found) -> str:
@@ -201,6 +206,8 @@ class _Entries:
             return encode_delta(NOTHING)
         by_id = self.new.generation is Generation.THREE
         kind, queue, middle, removed = decoded.change
+        if kind == CREATE and not by_id and middle.implementation is Implementation.PAGED:
+            raise CannotConvert(f"queue {queue!r} is paged, which only generation 3 can be")
         if kind == REMOVE and by_id and not was_by_id:
             task_id = self.applier.remove_equal(queue, middle, removed)
             if task_id is None:

@@ -27,7 +27,8 @@ from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage.reading import read_header, scan_file
-from penstock.tools.applying import read_notes
+from penstock.tools.applying import numbers_of, read_notes
+from penstock.tools.pages import restore_pages
 from penstock.tools.target import (
     LogFile,
     Target,
@@ -295,7 +296,10 @@ def restore_snapshot(history: History, queues: Queues) -> list[notes.Note]:
 
 
 def restore_queues(history: History, queues: Queues) -> list[StoredTask]:
-    """Read a snapshot's queues, and return its notes as they are stored. Raises ``BadData`` for damage."""
+    """Read a snapshot's queues, with what is on pages, and return its notes as they are stored.
+
+    Raises ``BadData`` for damage.
+    """
     path, header = history.target.snapshot, history.snapshot
     if path is None or header is None:
         return []
@@ -314,6 +318,9 @@ def restore_queues(history: History, queues: Queues) -> list[StoredTask]:
                     _restore_tasks(queue, event)
                 history.progress(event.offset - last)
                 last = event.offset
+    if any(queue.is_paged for queue in queues.by_name.values()):
+        named = [notes.decode_note(key, payload) for _, key, payload in raw]
+        restore_pages(path, header.point, queues, numbers_of(queues.by_name, named))
     return raw
 
 

@@ -75,6 +75,9 @@ class _Repair:
         else:
             yield from self._copy()
         self._write_metadata()
+        if self.new.unpaged:
+            names = ", ".join(repr(str(name)) for name in self.new.unpaged)
+            self.result.notes.append(f"paged queues are heaps now, held in memory: {names}")
         self.result.queues = len(self.queues.by_name)
         self.result.tasks = sum(map(len, self.queues.by_name.values()))
 

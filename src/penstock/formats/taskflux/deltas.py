@@ -42,6 +42,7 @@ CREATE: Final = 0x43  # 'C'
 DELETE: Final = 0x44  # 'D'
 ADD: Final = 0x41  # 'A'
 REMOVE: Final = 0x52  # 'R'
+PAGED: Final = int(Implementation.PAGED)
 
 LIMITS: Final = Struct(">iii")
 KEY_AND_SIZE: Final = Struct(">qi")
@@ -207,7 +208,7 @@ def decode_implementation(reader: Reader) -> Implementation:
         return Implementation(code)
     except ValueError:
         raise CorruptData(
-            "unknown queue implementation", offset=offset, expected="1 or 2", found=str(code)
+            "unknown queue implementation", offset=offset, expected="1, 2 or 1001", found=str(code)
         ) from None
 
 
@@ -334,7 +335,7 @@ def delta_kernel(
                     good = good and (limit < 0x80000000 or limit == 0xFFFFFFFF)
                 ranged = data[body + 12] != 0
                 good = good and ranged == (left == 29)
-                good = good and (first == 1 or (first == 2 and ranged))
+                good = good and (first == 1 or first == PAGED or (first == 2 and ranged))
                 if good and ranged:
                     # Turning the sign bit orders two's complement as plain bytes.
                     order = (data[body + 13] + 128) % 256 - (data[body + 21] + 128) % 256

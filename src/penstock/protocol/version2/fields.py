@@ -120,10 +120,13 @@ def decode_policy(reader: Reader) -> Policy:
     size_max = _limit(reader, "the queue size limit")
     payload_size_max = _limit(reader, "the payload size limit")
     bounds = reader.nullable(lambda: (reader.int64(), reader.int64()))
-    if code not in (1, 2):
-        raise InvalidValue(f"unknown implementation {code}; 1 is a heap, 2 an array")
+    try:
+        implementation = Implementation(code)
+    except ValueError:
+        known = ", ".join(f"{int(one)} is {one.name.lower()}" for one in Implementation)
+        raise InvalidValue(f"unknown implementation {code}; {known}") from None
     return Policy(
-        implementation=Implementation(code),
+        implementation=implementation,
         size_max=size_max,
         payload_size_max=payload_size_max,
         keys=None if bounds is None else KeyRange(lowest=bounds[0], highest=bounds[1]),

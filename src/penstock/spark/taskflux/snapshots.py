@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,12 +12,14 @@ from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
-from penstock.model import QueueHead
+from penstock.model import Implementation, QueueHead, QueueName
 from penstock.spark import arrow
 from penstock.spark.columns import OK, Kind, Op, Table, schema_of
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
 from penstock.spark.taskflux.planning import SnapshotPlan
+from penstock.tools.applying import numbers_of
+from penstock.tools.pages import read_pages
 from penstock.tools.rows import policy_fields
 from penstock.tools.target import FAMILY, opened
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+_PAGED: Final = Implementation.PAGED
 _QUEUES_PER_BATCH: Final = 1024
 """Heads that make up a batch where queues without tasks follow each other: each is a few hundred bytes."""
 
@@ -68,6 +72,8 @@ class _Reading:
         self._schema = pa.schema([schema.field(name) for name in columns])
         self._table = table
         self._filters = filters
+        self._heads: list[QueueHead] = []  # in the order of the file
+        self._notes: list[TaskColumns] = []  # as they stand in the file
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are wanted. Raises ``BadData`` behind the last that could be read."""
@@ -88,6 +94,7 @@ class _Reading:
             raise
         if heads:
             yield self._built(heads)
+        yield from self._paged()
 
     def _scan(self) -> Iterator[dict[str, Any] | TaskColumns]:
         """Yield the row of each queue and the columns of its tasks, as far as they are wanted."""
@@ -96,10 +103,13 @@ class _Reading:
         with opened(Path(self._plan.path)) as file:
             for event in scan_snapshot(file.read, file.size(), self._layout):
                 if isinstance(event, TaskColumns):
+                    if event.head.name == notes.QUEUE:
+                        self._notes.append(event)
                     if self._wants(Op.TASK, event.head):
                         yield event
                     offset = event.base + int(event.offset[-1] + event.size[-1])
                 elif not isinstance(event, SnapshotHeader):
+                    self._heads.append(event)
                     size = len(encode_head(event, self._layout.form))
                     if self._wants(Op.QUEUE, event):
                         yield self._head(event, offset, size)
@@ -148,14 +158,45 @@ class _Reading:
             "key": of(tasks.key),
             "payload": payload,
         }
-        constants = self._place() | {"kind": Kind.TASK, "op": Op.TASK, "queue": tasks.head.name}
+        return self._of_tasks(tasks.head.name, len(tasks), makers)
+
+    def _of_tasks(
+        self, queue: QueueName, count: int, makers: dict[str, Callable[[], pa.Array]]
+    ) -> pa.RecordBatch:
+        """Return rows of one queue's tasks; what no maker makes is the same in all of them."""
+        constants = self._place() | {"kind": Kind.TASK, "op": Op.TASK, "queue": queue}
         made = {
             field.name: makers[field.name]()
             if field.name in makers
-            else arrow.same(constants.get(field.name), len(tasks), field.type)
+            else arrow.same(constants.get(field.name), count, field.type)
             for field in self._schema
         }
         return arrow.batch(made, self._wanted)
+
+    def _paged(self) -> Iterator[pa.RecordBatch]:
+        """Yield the tasks of paged queues, which a snapshot names and their pages hold. Raises ``BadData``."""
+        paged = {head.name for head in self._heads if head.policy.implementation is _PAGED}
+        wanted = {head.name for head in self._heads if self._wants(Op.TASK, head)}
+        if not paged & wanted:
+            return
+        told = [note for columns in self._notes for note in _notes(columns)]
+        numbers = numbers_of([head.name for head in self._heads], told)
+        chosen = {number: name for number, name in numbers.items() if name in paged & wanted}
+        for some in read_pages(Path(self._plan.path), self._plan.point, chosen):
+            yield self._of_pages(*some)
+
+    def _of_pages(
+        self, queue: QueueName, first: int, keys: array[int], payloads: list[bytes]
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        makers: dict[str, Callable[[], pa.Array]] = {
+            "size": lambda: pa.array(map(len, payloads), pa.int64()),
+            "task_id": lambda: pa.array(range(first, first + len(keys)), pa.int64()),
+            "key": lambda: pa.array(keys, pa.int64()),
+            "payload": lambda: pa.array(payloads, pa.binary()),
+        }
+        return self._of_tasks(queue, len(keys), makers)
 
     def _place(self) -> dict[str, Any]:
         return {
@@ -183,3 +224,11 @@ class _Reading:
             "reason": str(error),
         }
         return self._built([row])
+
+
+def _notes(columns: TaskColumns) -> Iterator[notes.Note]:
+    """Yield a snapshot's own notes; there are few, and nobody but us writes them."""
+    for row in range(len(columns)):
+        start, size = int(columns.payload_offset[row]), int(columns.payload_size[row])
+        payload = columns.data[start : start + size].tobytes()
+        yield notes.decode_note(int(columns.key[row]), payload)

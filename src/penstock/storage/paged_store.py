@@ -1,0 +1,346 @@
+"""Queues larger than memory: a directory of queue indexes, one message store, and a checkpoint.
+
+The directory looks like a vhost's of RabbitMQ. A store is used in one of two ways:
+
+* Alone, opened at the ``LATEST`` state. ``sync`` makes durable what was done, ``checkpoint`` lets journals begin anew; a
+  start finds all that was synced, and perhaps a sync that was under way.
+* Under a log that is the truth, opened at a mark: the index of the entry that a snapshot was taken at. Beside every
+  snapshot there is a checkpoint of the same mark, made ahead of it; a start finds exactly the state of the mark, whatever
+  was written since, and the log is replayed from there.
+
+In both, nothing that a checkpoint on the disk names is overwritten, shortened or removed while a start
+may still ask for it (docs/formats/paged.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal
+
+from penstock.errors import BadData, CorruptData, PathRefused
+from penstock.formats.rabbitmq.checkpoint import (
+    FILE_NAME,
+    NEXT_FILE_NAME,
+    NO_MARK,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from penstock.formats.rabbitmq.names import (
+    StoredQueue,
+    decode_config,
+    encode_config,
+    encode_queue_name,
+    queue_directory,
+)
+from penstock.storage.files import Files, read_whole
+from penstock.storage.message_store import FILE_SIZE_LIMIT, MessageStore
+from penstock.storage.open_files import OpenFiles, Unsynced
+from penstock.storage.queue_index import QUEUE_NAME, IndexLimits, PendingQueue, QueueIndex
+
+
+class Latest(Enum):
+    """Asks for all that was made durable."""
+
+    LATEST = "latest"
+
+
+LATEST: Final = Latest.LATEST
+AtMark = int | Literal[Latest.LATEST] | None
+
+VHOST: Final = b"penstock"
+LOCK: Final = "penstock.lock"
+CHECKPOINT_SIZE_MAX: Final = 2**30
+"""Bytes of a checkpoint: some ten million queues and segments."""
+
+_CONFIG_SIZE_MAX: Final = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCheckpoint:
+    """A checkpoint on its way to the disk, and what may be removed once it is there."""
+
+    path: Path
+    checkpoint: Checkpoint
+    unsynced: Unsynced
+    queues: list[PendingQueue]
+    garbage: set[int]  # numbers of store files
+    doomed: list[Path]  # files of deleted queues
+
+    def write(self) -> None:
+        """Return when the checkpoint is on the disk. Raises ``StorageFailed``. May run in any thread."""
+        # The name of the checkpoint before this one is part of it: two unsynced renames may come in any order.
+        self.unsynced.sync()
+        self.unsynced.replace(self.path, [encode_checkpoint(self.checkpoint)])
+
+
+class PagedStore:
+    """All paged queues of a directory. Raises ``StorageFailed`` after the first change that failed."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        at_mark: AtMark,
+        limits: IndexLimits | None = None,
+        store_file_limit: int = FILE_SIZE_LIMIT,
+    ) -> None:
+        """Open a directory, made if there is none. Raises ``BadData``, ``DirectoryLocked``, ``PathRefused``.
+
+        ``at_mark``: the mark whose state is wanted; ``None`` if there is no snapshot yet. Where no checkpoint was ever
+        finished, the state of every mark is an empty one.
+        """
+        self._files = files
+        self._directory = directory
+        self._is_alone = at_mark is LATEST
+        self._queues: dict[int, QueueIndex] = {}
+        self._doomed: list[Path] = []  # files of deleted queues; a checkpoint may still name them
+        self._pending: PendingCheckpoint | None = None  # begun, not finished
+        self._is_listed = True  # whether the checkpoint names the queues that there are
+        files.make_directory(directory)
+        self._lock = files.lock(directory / LOCK)
+        self._open_files = OpenFiles(files, directory)
+        self.store = MessageStore(
+            self._open_files, directory / "msg_store_persistent", file_size_limit=store_file_limit
+        )
+        try:
+            self._limits = self._configure(limits or IndexLimits())
+            self.mark = NO_MARK  # of the last checkpoint that was finished
+            self._recover(at_mark)
+        except BaseException:
+            self._let_go()
+            raise
+
+    # Queues.
+
+    @property
+    def queues(self) -> Iterator[QueueIndex]:
+        """All queues, in order of number."""
+        return iter([self._queues[number] for number in sorted(self._queues)])
+
+    def find_queue(self, number: int) -> QueueIndex | None:
+        """Return the queue with this number, ``None`` if there is none."""
+        return self._queues.get(number)
+
+    def open_queue(self, number: int, name: bytes) -> QueueIndex:
+        """Return the queue with this number, made if there is none; a number is never used again."""
+        queue = self._queues.get(number)
+        if queue is None:
+            queue = self._queue(number, name)
+            self._open_files.make_directory(queue.directory)
+            queue.create()
+            stored = StoredQueue(vhost=VHOST, queue=name)
+            self._open_files.replace(queue.directory / QUEUE_NAME, [encode_queue_name(stored)])
+            self._queues[number] = queue
+            self._is_listed = False
+        assert queue.name == name
+        return queue
+
+    def delete_queue(self, number: int) -> None:
+        """Remove a queue and its messages; its files go after the next checkpoint."""
+        self._open_files.check()
+        self._doomed.extend(self._queues.pop(number).release())
+        self._is_listed = False
+
+    def _queue(self, number: int, name: bytes) -> QueueIndex:
+        # The number makes the name unique: a queue may be deleted and made again before a checkpoint.
+        directory = self._directory / "queues" / f"{queue_directory(VHOST, name)}-{number}"
+        return QueueIndex(
+            self._open_files, directory, self.store, number=number, name=name, limits=self._limits
+        )
+
+    @property
+    def memory_size(self) -> int:
+        """Bytes in memory for the states of all messages."""
+        return self.store.memory_size + sum(queue.memory_size for queue in self._queues.values())
+
+    # Durability.
+
+    def sync(self) -> None:
+        """Return when everything done so far is on the disk; for a store that stands alone."""
+        assert self._is_alone, "under a log, only checkpoints are durable"
+        assert self._pending is None, "finish the checkpoint first"
+        if not self._is_listed:
+            self.checkpoint()
+            return
+        # Messages first: a seal says that what the journal refers to is there.
+        self.store.sync()
+        unsealed = [queue for queue in self._queues.values() if not queue.is_sealed]
+        for queue in unsealed:
+            queue.seal()
+        self._open_files.sync([queue.journal_path for queue in unsealed])
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether some journal has more entries than it should."""
+        return any(queue.needs_flush for queue in self._queues.values())
+
+    def checkpoint(self, mark: int = NO_MARK) -> None:
+        """Fix the state of this moment under ``mark``, and return when it is durable.
+
+        Journals that were flushed begin anew, acked segments and garbage files of the store go away.
+        """
+        self.begin_checkpoint(mark)()
+        self.finish_checkpoint()
+
+    def begin_checkpoint(self, mark: int = NO_MARK) -> Callable[[], None]:
+        """Fix the state of this moment under ``mark``, without waiting for the disk.
+
+        What is returned waits: it must be called before ``finish_checkpoint``, and may be in another thread, while this
+        one goes on (but a store that stands alone must not sync). Then both this checkpoint and the one
+        before it can be asked for by a start, until ``finish_checkpoint`` says that this one is to count.
+        """
+        assert (mark == NO_MARK) == self._is_alone, "a mark is for a store under a log"
+        assert mark >= self.mark, "marks never go back"
+        assert self._pending is None, "one checkpoint at a time"
+        queues = [queue.begin_checkpoint() for queue in self.queues]
+        checkpoint = Checkpoint(
+            mark=mark,
+            next_store_file=self.store.next_number,
+            store_files=self.store.lengths(),
+            queues=tuple(queue.lengths for queue in queues),
+        )
+        doomed, self._doomed = self._doomed, []
+        self._pending = PendingCheckpoint(
+            path=self._path if self._is_alone else self._next_path,
+            checkpoint=checkpoint,
+            unsynced=self._open_files.take_unsynced(),
+            queues=queues,
+            garbage=self.store.garbage(),
+            doomed=doomed,
+        )
+        self._is_listed = True
+        return self._pending.write
+
+    def finish_checkpoint(self) -> None:
+        """Let the checkpoint that was begun and written count, and remove what only the one before it needs."""
+        self._open_files.check()
+        pending = self._pending
+        assert pending is not None, "no checkpoint was begun"
+        if not self._is_alone:
+            # Not synced: a start finds it under either name, and the next checkpoint syncs the directory.
+            self._open_files.rename(self._next_path, self._path)
+        self.mark = pending.checkpoint.mark
+        for one in pending.queues:
+            if self._queues.get(one.queue.number) is one.queue:
+                one.queue.finish_checkpoint(one.acked)
+        self.store.forget(pending.garbage)
+        for path in pending.doomed:
+            self._open_files.remove(path)
+        self._pending = None
+
+    def abandon_checkpoint(self) -> None:
+        """Let the checkpoint that was begun never count: its snapshot did not come to be.
+
+        What ``begin_checkpoint`` returned must not be running.
+        """
+        pending = self._pending
+        assert pending is not None, "no checkpoint was begun"
+        assert not self._is_alone, "without a log, a checkpoint counts when it is written"
+        self._open_files.take_back(pending.unsynced)
+        self._doomed.extend(pending.doomed)
+        self._is_listed = False
+        self._pending = None
+
+    def close(self) -> None:
+        """Let the files go; what was not made durable may be lost."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._open_files.close()
+        self._lock.release()
+
+    # Starting.
+
+    def _configure(self, limits: IndexLimits) -> IndexLimits:
+        """Make the directory what it must be; the stored number of entries in a segment counts."""
+        path = self._directory / ".config"
+        stored = read_whole(self._files, path, size_max=_CONFIG_SIZE_MAX)
+        for name in ("queues", "msg_store_persistent"):
+            self._open_files.make_directory(self._directory / name)
+        if stored is None:
+            self._open_files.replace(self._directory / ".vhost", [VHOST])
+            self._open_files.replace(path, [encode_config(limits.entry_count)])
+            return limits
+        try:
+            return replace(limits, entry_count=decode_config(stored))
+        except BadData as error:
+            raise error.located(str(path)) from None
+
+    def _recover(self, at_mark: AtMark) -> None:
+        """Bring back the state that the files hold, and cut off what cannot be believed."""
+        checkpoint = self._chosen(at_mark)
+        self.mark = checkpoint.mark
+        exactly = not self._is_alone
+        self.store.recover(checkpoint.store_files, checkpoint.next_store_file, exactly=exactly)
+        for lengths in checkpoint.queues:
+            queue = self._queue(lengths.number, lengths.name)
+            queue.recover(lengths, exactly=exactly)
+            queue.settle()
+            self._queues[lengths.number] = queue
+        self.store.settle()
+        self._remove_unknown()
+        if not exactly:
+            # A process that was killed may have left what only the cache of the system holds.
+            self._open_files.sync(self._open_files.unsynced)
+
+    def _chosen(self, at_mark: AtMark) -> Checkpoint:
+        """Return the checkpoint that is asked for, and see to it that no other can be from now on."""
+        last, following = self._read(self._path), self._read(self._next_path)
+        found = last or Checkpoint()
+        if at_mark is LATEST:
+            if following is not None or found.mark != NO_MARK:
+                raise PathRefused(
+                    f"{self._directory}: belongs to a node; start that, or use a copy"
+                )
+        else:
+            wanted = NO_MARK if at_mark is None else at_mark
+            if last is not None and last.mark == NO_MARK:
+                raise PathRefused(f"{self._directory}: belongs to no node; use another directory")
+            if following is not None and following.mark == wanted:
+                self._open_files.rename(self._next_path, self._path)
+                found = following
+            elif last is not None and last.mark != wanted:
+                raise CorruptData(
+                    "the pages are not those of the snapshot; nothing was changed: restore both from one"
+                    " backup, or salvage with 'penstock repair'",
+                    path=str(self._path),
+                    expected="no snapshot"
+                    if at_mark is None
+                    else f"the snapshot of entry {wanted}",
+                    found=f"that of entry {last.mark}",
+                )
+            elif following is not None:
+                self._open_files.remove(self._next_path)
+        # What another checkpoint needs must not go while that one can come back. A process that was killed
+        # may have left a name that only the cache of the system holds.
+        self._open_files.sync_directory(self._directory)
+        return found
+
+    def _read(self, path: Path) -> Checkpoint | None:
+        stored = read_whole(self._files, path, size_max=CHECKPOINT_SIZE_MAX)
+        try:
+            return None if stored is None else decode_checkpoint(stored)
+        except BadData as error:
+            raise error.located(str(path)) from None
+
+    @property
+    def _path(self) -> Path:
+        return self._directory / FILE_NAME
+
+    @property
+    def _next_path(self) -> Path:
+        return self._directory / NEXT_FILE_NAME
+
+    def _remove_unknown(self) -> None:
+        """Remove what is left of queues that the checkpoint does not name."""
+        known = {queue.directory.name for queue in self._queues.values()}
+        inside = self._directory / "queues"
+        for name in self._open_files.names(inside):
+            if name not in known:
+                for file in self._open_files.names(inside / name):
+                    self._open_files.remove(inside / name / file)

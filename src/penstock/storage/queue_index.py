@@ -1,0 +1,559 @@
+"""The index of one queue: a journal that is only appended to, and segments that it is flushed to.
+
+What happens to a message is written to ``journal.jif`` first: publish, deliver, ack. A flush spreads it over the
+segments' files; the journal begins anew at the next checkpoint, because the one on the disk still needs it.
+Nothing that is promised rests on a record alone, which has no checksum: the journal is believed up to its
+last seal, segments up to the lengths of the checkpoint (docs/formats/paged.md).
+
+A queue belongs to a ``PagedStore``, which decides when its files are synced and what a start believes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.binary import Bytes, checksum
+from penstock.errors import CorruptData
+from penstock.formats.rabbitmq.checkpoint import (
+    SEAL_SIZE,
+    SEQUENCE_END,
+    QueueLengths,
+    encode_seal,
+    seal_checksum,
+)
+from penstock.formats.rabbitmq.journal import (
+    PUBLISH_SIZE,
+    TERM_MARKER,
+    TERM_TAGS,
+    Kind,
+    PieceColumns,
+    scan_journal_columns,
+)
+from penstock.formats.rabbitmq.messages import EMBED_BELOW
+from penstock.formats.rabbitmq.segment import (
+    ENTRY_COUNT_MAX,
+    check_entry_count,
+    parse_segment_name,
+)
+from penstock.formats.rabbitmq.writing import encode_actions, encode_publishes
+from penstock.storage.bulk_reads import WINDOW, read_runs, scan_windows
+from penstock.storage.files import TEMPORARY_SUFFIX
+from penstock.storage.message_slots import NO_SLOT
+from penstock.storage.message_store import MessageStore
+from penstock.storage.open_files import OpenFiles
+from penstock.storage.queue_segments import (
+    ACKED,
+    DELIVERED,
+    PUBLISH_FLUSHED,
+    STORED,
+    Publishes,
+    Segment,
+)
+
+Numbers = NDArray[np.int64]
+SequenceNumbers = Sequence[int] | Numbers
+
+JOURNAL: Final = "journal.jif"
+QUEUE_NAME: Final = ".queue_name"
+
+JOURNAL_ENTRIES_MAX: Final = 65_536
+"""Actions after which a journal is to be flushed. RabbitMQ had this number once; now it is half of it."""
+
+_BEGINNINGS: Final = frozenset(bytes((TERM_MARKER, tag)) for tag in TERM_TAGS)
+"""What a message begins with; a scan of the store finds no other."""
+
+BUFFER_SIZE: Final = 256 * 2**10
+"""Bytes of journal that may wait in memory to be written together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLimits:
+    """How an index is cut up."""
+
+    entry_count: int = ENTRY_COUNT_MAX  # sequence numbers of a segment; stored, never changed
+    journal_entries_max: int = JOURNAL_ENTRIES_MAX
+    embed_below: int = EMBED_BELOW  # messages with smaller bodies are in the index; 0: none is
+    buffer_size: int = BUFFER_SIZE
+
+    def __post_init__(self) -> None:
+        check_entry_count(self.entry_count)
+        assert self.journal_entries_max >= 0
+        assert self.embed_below >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unacked:
+    """Messages that are not acked, in order of number: one array a field."""
+
+    sequence: Numbers
+    message_id: NDArray[np.void]  # 16 bytes each
+    expiry_us: NDArray[np.uint64]  # microseconds since 1970; 0 is never
+    body_size: Numbers
+    is_delivered: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQueue:
+    """What a checkpoint that is on its way to the disk says of a queue."""
+
+    queue: QueueIndex
+    lengths: QueueLengths
+    acked: list[int]  # the segments that it does not name because all in them is acked
+
+
+class QueueIndex:
+    """The messages of one queue, by sequence number."""
+
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: Path,
+        store: MessageStore,
+        *,
+        number: int,
+        name: bytes,
+        limits: IndexLimits,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self._open_files = open_files
+        self.directory = directory
+        self._store = store
+        self._limits = limits
+        self._segments: dict[int, Segment] = {}
+        self._next_sequence = 0
+        self.journal_path = directory / JOURNAL
+        self._journal_size = 0  # what was written
+        self._buffer: list[Bytes] = []  # what waits to be written behind it
+        self._buffer_size = 0
+        self._dirty_count = 0  # actions since the last flush
+        self._flushed_size = 0  # of the journal: what the segments' files say too
+        # Checksum that the next seal goes on from, and where the bytes that it covers begin.
+        self._generation = 0
+        self._chain = 0
+        self._sealed_size = 0
+        self._is_apart = False  # the journal is a new file, until a checkpoint is on the disk
+
+    # What a queue does.
+
+    def __len__(self) -> int:
+        """Return how many messages are not acked."""
+        return sum(segment.unacked for segment in self._segments.values())
+
+    @property
+    def next_sequence(self) -> int:
+        """The lowest number that a new message may have."""
+        return self._next_sequence
+
+    @property
+    def dirty_count(self) -> int:
+        """Publishes, delivers and acks since the last flush."""
+        return self._dirty_count
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether the journal has more entries than it should."""
+        return self._dirty_count > self._limits.journal_entries_max
+
+    @property
+    def memory_size(self) -> int:
+        """Bytes in memory for the messages' states and for what waits to be written."""
+        return self._buffer_size + sum(s.memory_size for s in self._segments.values())
+
+    def publish_many(
+        self,
+        first_seq: int,
+        ids: Sequence[bytes],
+        messages: Sequence[bytes],
+        sizes: Sequence[int] | Numbers,
+        expiries: int | Sequence[int] | NDArray[np.uint64] = 0,
+    ) -> None:
+        """Add messages with consecutive numbers from ``first_seq`` on, which must be new.
+
+        ``ids`` have 16 bytes, messages are terms, ``sizes`` are those of the bodies: where that is below the limit the message
+        goes into the index, else into the store. ``expiries`` are microseconds since 1970, 0 for never.
+        """
+        count = len(ids)
+        assert count == len(messages) == len(sizes)
+        assert self._next_sequence <= first_seq <= SEQUENCE_END - count, "numbers only grow"
+        assert all(one[:2] in _BEGINNINGS for one in messages), "a message is a term"
+        if not count:
+            return
+        self._open_files.check()
+        body_sizes = np.asarray(sizes, dtype=np.int64)
+        lengths = np.fromiter(map(len, messages), np.int64, count)
+        is_embedded = body_sizes < self._limits.embed_below
+        slots = np.full(count, NO_SLOT, dtype=np.int64)
+        if not is_embedded.all():
+            rows = np.flatnonzero(~is_embedded).tolist()
+            slots[rows] = self._store.write_many(
+                [ids[row] for row in rows], [messages[row] for row in rows]
+            )
+            lengths[rows] = 0
+        record_sizes = lengths + PUBLISH_SIZE
+        starts = self._journal_end + np.cumsum(record_sizes) - record_sizes
+        pieces = encode_publishes(
+            first_seq, ids, messages, lengths=lengths, sizes=body_sizes,
+            expiries=np.asarray(expiries, dtype=np.uint64),
+        )  # fmt: skip
+        self._append(pieces, int(record_sizes.sum()), count)
+        self._note_publishes(first_seq, starts, lengths, slots)
+
+    def _note_publishes(
+        self, first_seq: int, starts: Numbers, lengths: Numbers, slots: Numbers
+    ) -> None:
+        at, entry_count = 0, self._limits.entry_count
+        while at < len(starts):
+            number, relative = divmod(first_seq + at, entry_count)
+            stop = min(len(starts), at + entry_count - relative)
+            self._segment(number).publish(
+                relative, starts[at:stop], lengths[at:stop], slots[at:stop]
+            )
+            at = stop
+        self._next_sequence = first_seq + len(starts)
+
+    def deliver_many(self, sequences: SequenceNumbers) -> None:
+        """Note that messages were handed to a consumer; for those that were before, nothing is written."""
+        self._open_files.check()
+        fresh = [
+            segment.first + segment.deliver(relatives)
+            for segment, relatives, _ in self._by_segment(sequences)
+        ]
+        if fresh and sum(map(len, fresh)):
+            numbers = np.concatenate(fresh)
+            data = encode_actions(Kind.DELIVER, numbers)
+            self._append([data], len(data), len(numbers))
+
+    def ack_many(self, sequences: SequenceNumbers) -> None:
+        """Remove messages. Each number may be given once, and only while its message is there."""
+        numbers = np.asarray(sequences, dtype=np.int64)
+        if not len(numbers):
+            return
+        self._open_files.check()
+        slots = [segment.ack(relatives) for segment, relatives, _ in self._by_segment(numbers)]
+        data = encode_actions(Kind.ACK, numbers)
+        self._append([data], len(data), len(numbers))
+        gone = np.concatenate(slots)
+        if len(gone):
+            self._store.remove_many(gone)
+
+    def read_many(self, sequences: SequenceNumbers) -> list[bytes]:
+        """Return messages that are not acked, in the order of the numbers. Raises ``CorruptData``."""
+        self._open_files.check()
+        messages: list[bytes] = [b""] * len(sequences)
+        for segment, relatives, rows in self._by_segment(sequences):
+            places, lengths = segment.read(relatives)
+            state = segment.state[relatives]
+            is_stored = state & STORED != 0
+            is_flushed = state & PUBLISH_FLUSHED != 0
+            if is_stored.any():
+                found = self._store.read_many(places[is_stored])
+                for row, message in zip(rows[is_stored].tolist(), found, strict=True):
+                    messages[row] = message
+            for chosen, path in (
+                (~is_stored & is_flushed, segment.path),
+                (~is_stored & ~is_flushed, self.journal_path),
+            ):
+                if chosen.any():
+                    self._read(path, places[chosen], lengths[chosen], rows[chosen], messages)
+        return messages
+
+    def _read(
+        self, path: Path, places: Numbers, lengths: Numbers, rows: Numbers, messages: list[bytes]
+    ) -> None:
+        if path == self.journal_path:
+            self._write_out()
+        for run in read_runs(self._open_files.get(path), path, places, lengths):
+            ends = run.starts + lengths[run.rows]
+            for row, start, end in zip(
+                rows[run.rows].tolist(), run.starts.tolist(), ends.tolist(), strict=True
+            ):
+                messages[row] = run.data[start:end]
+
+    def unacked(self) -> Iterator[Unacked]:
+        """Yield all messages that are not acked, in order of number, a segment at a time.
+
+        Nothing may be published, acked or flushed meanwhile.
+        """
+        self._write_out()
+        journaled = self._journaled_publishes()
+        for number in sorted(self._segments):
+            segment = self._segments[number]
+            if segment.unacked:
+                found = [*segment.publishes(), *journaled.get(number, ())]
+                yield _unacked(segment, found)
+
+    def _journaled_publishes(self) -> dict[int, list[Publishes]]:
+        """Return the journal's publish records that no segment's file has, by segment."""
+        by_segment: dict[int, list[Publishes]] = {}
+        for base, data, pieces in self._scan_journal(self._flushed_size, self._journal_size):
+            rows = np.flatnonzero(pieces.kind == Kind.PUBLISH_PERSISTENT)
+            found = Publishes.of_pieces(base, data, pieces, rows)
+            for number, part in self._split(found):
+                by_segment.setdefault(number, []).append(part)
+        return by_segment
+
+    def _by_segment(self, sequences: SequenceNumbers) -> Iterator[tuple[Segment, Numbers, Numbers]]:
+        """Yield each segment with the relative numbers that are its, and their positions."""
+        wanted = np.asarray(sequences, dtype=np.int64)
+        numbers = wanted // self._limits.entry_count
+        for number in np.unique(numbers).tolist():
+            assert number in self._segments, "no such message"
+            segment = self._segments[number]
+            rows = np.flatnonzero(numbers == number)
+            yield segment, wanted[rows] - segment.first, rows
+
+    def _split(self, found: Publishes) -> Iterator[tuple[int, Publishes]]:
+        numbers = found.sequence // self._limits.entry_count
+        for number in np.unique(numbers).tolist():
+            yield number, found.chosen(numbers == number)
+
+    def _segment(self, number: int) -> Segment:
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = Segment(self._open_files, self.directory, number, self._limits.entry_count)
+            self._segments[number] = segment
+        return segment
+
+    # The journal.
+
+    @property
+    def _journal_end(self) -> int:
+        return self._journal_size + self._buffer_size
+
+    def _append(self, pieces: Sequence[Bytes], size: int, actions: int) -> None:
+        self._buffer.extend(pieces)
+        self._buffer_size += size
+        self._dirty_count += actions
+        if self._buffer_size >= self._limits.buffer_size:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        """Write what waits, as one write."""
+        if self._buffer:
+            if self._is_apart and not self._journal_size:
+                self._open_files.create(self.journal_path)
+            self._open_files.write(self.journal_path, self._journal_size, self._buffer)
+            self._journal_size += self._buffer_size
+            self._buffer = []
+            self._buffer_size = 0
+
+    def _scan_journal(self, start: int, end: int) -> Iterator[tuple[int, bytes, PieceColumns]]:
+        if start < end:  # a journal apart has no file before its first record
+            file = self._open_files.get(self.journal_path)
+            yield from scan_windows(file, start=start, end=end, scan=_scan_journal)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all that was written is covered by a seal."""
+        return self._journal_end == self._sealed_size
+
+    def seal(self) -> None:
+        """Write everything that waits, and a seal behind it; the caller syncs the journal.
+
+        Messages of the store must be on the disk before: the seal says that what stands before it is true.
+        """
+        if self.is_sealed:
+            return
+        self._write_out()
+        file = self._open_files.get(self.journal_path)
+        for offset in range(self._sealed_size, self._journal_size, WINDOW):
+            size = min(WINDOW, self._journal_size - offset)
+            self._chain = checksum(file.read(offset, size), self._chain)
+        self._buffer = [encode_seal(self._chain)]
+        self._buffer_size = SEAL_SIZE
+        self._write_out()
+        self._sealed_size = self._journal_size
+
+    def flush(self) -> None:
+        """Append to the segments' files what only the journal says; nothing is synced.
+
+        The journal stays until the next checkpoint, which empties it if all of it was flushed.
+        """
+        self._write_out()
+        if self._dirty_count:
+            journal = self._open_files.get(self.journal_path)
+            for number in sorted(self._segments):
+                self._segments[number].flush(journal, self.journal_path)
+        self._flushed_size = self._journal_size
+        self._dirty_count = 0
+
+    # Checkpoints.
+
+    def begin_checkpoint(self) -> PendingQueue:
+        """Write everything that waits, and return what a checkpoint of this moment says of the queue.
+
+        A journal is flushed if it needs to be, or was in part. Then what is written from now on goes to
+        a new one beside it, which takes its name when the checkpoint counts. No checkpoint names a journal
+        that is apart: where an earlier one was abandoned, it is flushed too, and begins anew.
+        """
+        self._write_out()
+        if self._is_apart or self.needs_flush or self._flushed_size or not self._dirty_count:
+            self.flush()
+            if self._is_apart and self._journal_size:
+                self._open_files.truncate(self.journal_path, 0)
+            if self._is_apart or self._journal_size:
+                self._generation = self._chain = (self._generation + 1) & 0xFFFFFFFF
+                self._journal_size = self._flushed_size = 0
+                self.journal_path = self.directory / (JOURNAL + TEMPORARY_SUFFIX)
+                self._is_apart = True
+        self._sealed_size = self._journal_size
+        segments = sorted(self._segments.items())
+        lengths = QueueLengths(
+            number=self.number,
+            name=self.name,
+            next_sequence=self._next_sequence,
+            journal_length=self._journal_size,
+            chain=self._chain,
+            generation=self._generation,
+            segments={n: s.file_size for n, s in segments if s.unacked and s.file_size},
+        )
+        return PendingQueue(
+            queue=self, lengths=lengths, acked=[n for n, s in segments if not s.unacked]
+        )
+
+    def finish_checkpoint(self, acked: list[int]) -> None:
+        """Let go what the checkpoint, now on the disk, does not name: flushed journals, acked segments."""
+        if self._is_apart:
+            path = self.directory / JOURNAL
+            if self._open_files.exists(self.journal_path):
+                self._open_files.rename(self.journal_path, path)
+            else:
+                self._open_files.truncate(path, 0)
+            self.journal_path = path
+            self._is_apart = False
+        for number in acked:
+            # One that got messages meanwhile stays, with a file that the checkpoint does not name.
+            if not self._segments[number].unacked:
+                segment = self._segments.pop(number)
+                if segment.file_size:
+                    self._open_files.remove(segment.path)
+
+    def release(self) -> list[Path]:
+        """Refer to no message of the store any more: the queue is deleted. Return its files."""
+        for segment in self._segments.values():
+            self._store.remove_many(segment.stored_slots())
+        return [self.directory / name for name in self._open_files.names(self.directory)]
+
+    # Starting.
+
+    def create(self) -> None:
+        """Begin with an empty journal; whatever a crash left under the queue's names goes away."""
+        for name in self._open_files.names(self.directory):
+            if name != QUEUE_NAME:
+                self._open_files.remove(self.directory / name)
+        self._open_files.create(self.journal_path)
+
+    def recover(self, lengths: QueueLengths, *, exactly: bool) -> None:
+        """Take over the files as far as they can be believed; ``settle`` must follow. Raises ``CorruptData``.
+
+        ``exactly``: as they were at the checkpoint; else with all that a seal behind it covers.
+        """
+        self._remove_unknown(lengths)
+        for number, length in lengths.segments.items():
+            self._segment(number).recover(length, self._store.find)
+        if not self._open_files.exists(self.journal_path) and not lengths.journal_length:
+            self._open_files.create(self.journal_path)
+        end = self._believed_end(lengths, exactly=exactly)
+        self._open_files.truncate(self.journal_path, end)
+        self._journal_size = self._sealed_size = end
+        self._generation = lengths.generation
+        self._next_sequence = lengths.next_sequence
+        self._replay(end)
+
+    def _remove_unknown(self, lengths: QueueLengths) -> None:
+        for name in self._open_files.names(self.directory):
+            number = parse_segment_name(name)
+            is_unknown = number is not None and number not in lengths.segments
+            if is_unknown or name.endswith(TEMPORARY_SUFFIX):
+                self._open_files.remove(self.directory / name)
+
+    def _believed_end(self, lengths: QueueLengths, *, exactly: bool) -> int:
+        """Return how far the journal counts, and take over the checksum that goes with it."""
+        is_there = self._open_files.exists(self.journal_path)
+        size = self._open_files.get(self.journal_path).size() if is_there else 0
+        end = lengths.journal_length
+        if size < end:
+            raise CorruptData(
+                "the journal is missing or shorter than the checkpoint says; restore it",
+                path=str(self.journal_path),
+                expected=f"{end} bytes",
+                found=f"{size}",
+            )
+        self._chain = lengths.chain
+        if exactly:
+            return end
+        running, position = self._chain, end
+        for base, data, pieces in self._scan_journal(end, size):
+            for row in np.flatnonzero(pieces.sequence >= SEQUENCE_END).tolist():
+                offset = base + int(pieces.offset[row])
+                running = checksum(memoryview(data)[position - base : offset - base], running)
+                if pieces.kind[row] != Kind.ACK or running != seal_checksum(pieces.sequence[row]):
+                    return end
+                end = position = offset + SEAL_SIZE
+                self._chain = running
+            stop = base + int(pieces.offset[-1] + pieces.size[-1])
+            running = checksum(memoryview(data)[position - base : stop - base], running)
+            position = stop
+        return end
+
+    def _replay(self, end: int) -> None:
+        """Take over what the journal says up to ``end``."""
+        for base, data, pieces in self._scan_journal(0, end):
+            is_seal = pieces.sequence >= SEQUENCE_END
+            bad = np.flatnonzero(pieces.kind == Kind.NONE)
+            if len(bad):
+                raise CorruptData(
+                    "no record of a journal, within what was synced; restore the file",
+                    path=str(self.journal_path),
+                    offset=base + int(pieces.offset[bad[0]]),
+                )
+            rows = np.flatnonzero((pieces.kind == Kind.PUBLISH_PERSISTENT) & ~is_seal)
+            for number, found in self._split(Publishes.of_pieces(base, data, pieces, rows)):
+                self._segment(number).replay_publishes(found, self._store.find)
+                self._next_sequence = max(self._next_sequence, int(found.sequence.max()) + 1)
+            for kind, fact in ((Kind.DELIVER, DELIVERED), (Kind.ACK, ACKED)):
+                numbers = pieces.sequence[(pieces.kind == kind) & ~is_seal]
+                self._replay_actions(numbers, fact)
+            self._dirty_count += int(np.count_nonzero(~is_seal))
+
+    def _replay_actions(self, sequences: Numbers, fact: int) -> None:
+        numbers = sequences // self._limits.entry_count
+        for number in np.unique(numbers).tolist():
+            segment = self._segments.get(number)
+            if segment is not None:  # else all of it was acked, and the checkpoint forgot it
+                segment.replay_actions(sequences[numbers == number] - segment.first, fact)
+
+    def settle(self) -> None:
+        """Count what is not acked, and refer to what is in the store. Raises ``CorruptData``."""
+        for segment in self._segments.values():
+            segment.settle(self._store.refer)
+
+
+def _scan_journal(data: bytes, size: int) -> Generator[PieceColumns, None, int]:
+    return scan_journal_columns(data, size=size)
+
+
+def _unacked(segment: Segment, found: list[Publishes]) -> Unacked:
+    """Return those messages of a segment that are not acked, in order."""
+    sequence = np.concatenate([part.sequence for part in found])
+    facts = segment.state[sequence - segment.first]
+    rows = np.flatnonzero(facts & ACKED == 0)
+    rows = rows[np.argsort(sequence[rows], kind="stable")]
+    ids = np.ascontiguousarray(np.concatenate([part.message_id for part in found])[rows])
+    return Unacked(
+        sequence=sequence[rows],
+        message_id=ids.view("V16").reshape(-1),
+        expiry_us=np.concatenate([part.expiry_us for part in found])[rows],
+        body_size=np.concatenate([part.body_size for part in found])[rows],
+        is_delivered=facts[rows] & DELIVERED != 0,
+    )

@@ -1,0 +1,170 @@
+"""The pages of a node's queues: tasks as messages in a ``PagedStore``, in step with the node's snapshots.
+
+Beside every snapshot there is a checkpoint of the pages of the same entry, so that a start finds both as they were
+at one moment, and the log goes on from there for both. A checkpoint is made ahead of the snapshot and
+counts from the moment when the snapshot is in place: until then the one before it is kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import CorruptData, PathRefused, StorageFailed
+from penstock.formats.rabbitmq.task_messages import TaskMessages
+from penstock.model import QueueName, SnapshotPoint
+from penstock.storage.files import Files
+
+if TYPE_CHECKING:
+    from penstock.storage.paged_store import PagedStore
+    from penstock.storage.queue_index import QueueIndex
+
+DIRECTORY: Final = "paged"
+"""Beside log and snapshot, in the layout of RabbitMQ, whose files our tools read."""
+
+JOURNAL_ENTRIES_MAX: Final = 8192
+"""Fewer than an index that stands alone allows: requests wait while a journal is flushed."""
+
+COLLECT_BYTES: Final = 4 * 2**20
+"""Bytes of the store that are merged in one go, for the same reason."""
+
+COLLECT_STEPS: Final = 8
+"""So often at a checkpoint, so that a node that is never idle does not keep its garbage."""
+
+
+class TaskPages:
+    """The tasks of one queue. Their ids are the sequence numbers of its index."""
+
+    def __init__(self, index: QueueIndex, name: QueueName) -> None:
+        self._index = index
+        self._messages = TaskMessages(name, index.number)
+
+    def add(self, first: int, keys: Sequence[int], payloads: Sequence[bytes]) -> None:
+        ids, messages = self._messages.encode(first, keys, payloads)
+        self._index.publish_many(first, ids, messages, list(map(len, payloads)))
+        if self._index.needs_flush:
+            self._index.flush()
+
+    def read(self, ids: Sequence[int]) -> list[bytes]:
+        try:
+            return list(map(self._messages.payload, self._index.read_many(ids)))
+        except CorruptData as error:
+            place = error.located(str(self._index.directory))
+            raise StorageFailed(f"{place}. Stop, restore the file, and start again") from error
+
+    def remove(self, ids: Sequence[int]) -> None:
+        self._index.ack_many(ids)
+
+    def stored(self) -> Iterator[tuple[int, array[int], array[int]]]:
+        import numpy as np
+
+        for found in self._index.unacked():
+            # The first eight bytes of a message's id are the key, for this is asked for at every start.
+            raw = found.message_id.view(np.uint8).reshape(-1, 16)[:, :8]
+            keys = np.ascontiguousarray(raw).view(">i8").reshape(-1).astype(np.int64)
+            sizes = found.body_size.astype(np.uint32)
+            bounds = [0, *(np.flatnonzero(np.diff(found.sequence) != 1) + 1).tolist(), len(found)]
+            for start, stop in pairwise(bounds):
+                yield (
+                    int(found.sequence[start]),
+                    array("q", keys[start:stop].tobytes()),
+                    array("I", sizes[start:stop].tobytes()),
+                )
+
+
+class TaskShelf:
+    """The pages of all paged queues of a node. The directory is there once there was such a queue."""
+
+    def __init__(self, files: Files, home: Path, point: SnapshotPoint | None) -> None:
+        """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``PathRefused``."""
+        self._files = files
+        self._directory = home / DIRECTORY
+        self._mark = None if point is None else point.index
+        self._store: PagedStore | None = None
+        self._is_begun = False  # a checkpoint that is neither finished nor abandoned
+        if files.is_directory(self._directory):
+            self._store = self._open_store()
+
+    def _open_store(self) -> PagedStore:
+        try:
+            from penstock.storage.paged_store import PagedStore
+            from penstock.storage.queue_index import IndexLimits
+        except ModuleNotFoundError as error:
+            raise PathRefused(
+                f"{self._directory}: paged queues need {error.name}; install 'penstock[paged]'"
+            ) from None
+        limits = IndexLimits(journal_entries_max=JOURNAL_ENTRIES_MAX)
+        return PagedStore(self._files, self._directory, at_mark=self._mark, limits=limits)
+
+    def open(self, number: int, name: QueueName, *, is_new: bool) -> TaskPages:
+        """Return the pages of a queue. Raises ``CorruptData`` if one that is not new has none."""
+        if is_new:
+            if self._store is None:
+                self._store = self._open_store()
+            return TaskPages(self._store.open_queue(number, name.encode("latin-1")), name)
+        index = None if self._store is None else self._store.find_queue(number)
+        if index is None:
+            raise CorruptData(
+                f"the pages of queue {name!r} are missing; restore them from where the snapshot is from",
+                path=str(self._directory),
+            )
+        return TaskPages(index, name)
+
+    def refusal(self) -> str | None:
+        """Return why there can be no paged queue here, ``None`` if there can."""
+        try:
+            import numba  # noqa: F401
+        except ModuleNotFoundError as error:
+            return f"{error.name} is missing; install 'penstock[paged]'"
+        return None
+
+    def drop(self, number: int) -> None:
+        """Forget the pages of a queue that was deleted."""
+        assert self._store is not None, "a paged queue has a store"
+        self._store.delete_queue(number)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether there is, or was, a paged queue."""
+        return self._store is not None
+
+    def tidy_up(self) -> bool:
+        """Flush one journal, or merge some garbage; return whether there may be more to do."""
+        if self._store is None:
+            return False
+        for index in self._store.queues:
+            if index.dirty_count:
+                index.flush()
+                return True
+        return self._store.store.collect(COLLECT_BYTES) > 0
+
+    # Checkpoints.
+
+    def begin_checkpoint(self, point: SnapshotPoint) -> Callable[[], None] | None:
+        """Fix the pages of this moment; return what has to be done, by any thread, until that is on the disk."""
+        if self._store is None:
+            return None
+        for _ in range(COLLECT_STEPS):  # the files that this frees go when the checkpoint counts
+            if not self._store.store.collect(COLLECT_BYTES):
+                break
+        self._is_begun = True
+        return self._store.begin_checkpoint(point.index)
+
+    def finish_checkpoint(self) -> None:
+        """Let the checkpoint that was begun count, if one was: the snapshot that it belongs to is in place."""
+        if self._store is not None and self._is_begun:
+            self._store.finish_checkpoint()
+            self._is_begun = False
+
+    def abandon_checkpoint(self) -> None:
+        """Forget the checkpoint that was begun, if one was: there will be no snapshot that it belongs to."""
+        if self._store is not None and self._is_begun:
+            self._store.abandon_checkpoint()
+            self._is_begun = False
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
