@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from penstock.spark.daemon import MODULE
 from penstock.spark.java import Java, prepare
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def session(
         chosen.setdefault("spark.sql.shuffle.partitions", str(2 * cores))
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
         chosen.setdefault("spark.driver.host", "127.0.0.1")
+    if master is None or master.startswith("local"):
+        chosen.setdefault("spark.python.daemon.module", MODULE)
     for key in _JAVA_OPTIONS:
         chosen[key] = f"{_ARROW} {chosen.get(key, '')}".strip()
     if quiet:

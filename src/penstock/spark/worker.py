@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 from penstock.errors import PenstockError
 
@@ -26,11 +26,16 @@ def in_a_sentence(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-@cache
-def settle() -> None:
-    """Take what is loaded by now out of garbage collection, once in a process; called behind its first read.
+_TRACKED_MAX: Final = 10_000
+"""Objects that may be walked through behind every task; loading numba and Arrow leaves a hundred thousand."""
 
-    Spark collects behind every task, and walks each time through all that numba and Arrow keep: a fifth of a read.
+
+def settle() -> None:
+    """Take what is loaded by now out of garbage collection; called behind every read, for any may load more.
+
+    Spark collects behind every task, and would walk each time through all that numba and Arrow keep: that can take
+    longer than the read.
     """
-    gc.collect()
-    gc.freeze()
+    if len(gc.get_objects()) > _TRACKED_MAX:
+        gc.collect()
+        gc.freeze()
