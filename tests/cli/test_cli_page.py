@@ -12,6 +12,7 @@ from penstock.cli.main import app
 from penstock.formats.taskflux.generation import Generation
 from support.directories import build
 from support.node_process import start
+from support.rabbitmq_directories import unpacked
 from support.shell import shell
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text()
@@ -22,6 +23,7 @@ def test_the_examples_of_the_page_run_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "old", Generation.TWO)
+    unpacked("c1_small_embedded_live", tmp_path / "rabbit")
     with start(tmp_path / "node") as node:
         monkeypatch.setenv("PENSTOCK_NODE", node.address)
         lines = "".join(BLOCKS).splitlines()

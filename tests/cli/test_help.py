@@ -14,6 +14,7 @@ from support.damage import flipped
 from support.directories import EXPECTED, build
 from support.node_files import write_files
 from support.node_process import start
+from support.rabbitmq_directories import unpacked
 from support.samples import THREE
 from support.shell import shell
 
@@ -41,6 +42,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     build(tmp_path / "old", Generation.TWO)
     files = THREE.files()
     name = next(name for name in files if name.endswith(".log"))
+    unpacked("c1_small_embedded_live", tmp_path / "rabbit")
     write_files(tmp_path / "damaged", files | {name: flipped(files[name], 8 * 40)})
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -129,14 +129,6 @@ def test_flags_of_rabbitmq_mean_nothing_to_other_files(tmp_path: Path, flags: li
     assert "TaskFlux" in outcome.err
 
 
-def test_files_of_rabbitmq_are_neither_repaired_nor_converted(made: Directory) -> None:
-    out = made.path.with_name("out")
-    assert "can only be read" in refused("repair", made.path, "--out", out)
-    words = refused("convert", made.path, "--to", "taskflux-3", "--out", out)
-    assert "can only be read" in words
-    assert not out.exists()
-
-
 def test_bad_input_is_refused_in_one_line(made: Directory, tmp_path: Path) -> None:
     zeros = tmp_path / "0.rdq"
     zeros.write_bytes(bytes(5000))

@@ -14,7 +14,17 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli.connection import NODE, NodeOption, connected
-from penstock.cli.output import PATIENCE_S, Exit, emit, say
+from penstock.cli.families import (
+    Asked,
+    ExpiredOption,
+    PropertiesOption,
+    Sending,
+    TransientOption,
+    VhostOption,
+    left_fields,
+    source_at,
+)
+from penstock.cli.output import PATIENCE_S, Exit, bar, emit, say
 from penstock.cli.task_input import (
     STDIN,
     Feed,
@@ -24,7 +34,16 @@ from penstock.cli.task_input import (
     of_arguments,
     refuse_missing,
 )
-from penstock.errors import ConnectionFailed, PenstockError, PolicyViolated
+from penstock.errors import (
+    ConnectionFailed,
+    InvalidValue,
+    PenstockError,
+    PolicyViolated,
+    RequestRefused,
+    SequenceForgotten,
+)
+from penstock.model import DEFAULT_QUEUE
+from penstock.tools.rabbitmq.importing import Left
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -72,6 +91,29 @@ def enqueue(
         typer.Option("--producer", metavar="NAME", help="Whose retries count once; one at a time."),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print a line for each task.")] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            readable=False,
+            help="RabbitMQ: the messages of a data directory; can be repeated.",
+        ),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="RabbitMQ: only this queue.")
+    ] = None,
+    vhost: VhostOption = None,
+    include_transient: TransientOption = False,
+    include_expired: ExpiredOption = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="RabbitMQ: leave out what has expired at this time; else when PATH was written last.",
+        ),
+    ] = None,
+    properties: PropertiesOption = None,
     node: NodeOption = NODE,
 ) -> None:
     """Put tasks in a queue; each is durable once it is counted.
@@ -84,7 +126,28 @@ def enqueue(
       seq 1000 | penstock enqueue orders --lines
       gzip --stdout letter.txt | penstock enqueue orders -
       penstock tasks old | penstock enqueue --json
+      penstock enqueue --from rabbit
     """
+    asked = Asked(
+        queue=only,
+        vhost=vhost,
+        include_transient=include_transient,
+        include_expired=include_expired,
+        as_of=as_of,
+        properties=properties,
+    )
+    if source is not None:
+        others = [queue, payloads, file, lines, json, key, delay, ttl, ids]
+        if any(other is not None and other is not False for other in others):
+            raise typer.BadParameter(
+                "the tasks come from there: give no others", param_hint="--from"
+            )
+        _send_files(source, asked, producer=producer, node=node)
+        return
+    if asked != Asked():
+        raise typer.BadParameter(
+            "these flags choose messages of RabbitMQ: name them with --from PATH"
+        )
     feed, reading = _feed(queue, payloads or [], file or [], lines=lines, rows=json, key=key)
     tally = Tally(with_ids=ids)
     try:
@@ -99,6 +162,63 @@ def enqueue(
         raise typer.Exit(Exit.DAMAGE)
     if not tally.count and not ids:
         emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
+
+
+def _send_files(path: Path, asked: Asked, *, producer: str | None, node: str) -> None:
+    """Put the messages of a directory in, those that no earlier run has put in."""
+    files = source_at(path)
+    totals: dict[str, tuple[int, Left]] = {}  # by queue: a priority queue comes in several parts
+    try:
+        with bar(files.size, "sending") as shown:
+            sendings = files.requests(asked, producer, shown.advance)
+            with connected(node) as client:
+                _send_all(client, sendings, totals)
+    finally:
+        for queue, (count, left) in totals.items():
+            emit({"queue": queue, "count": count, **left_fields(left)})
+    for words in files.words:
+        say(words)
+    if files.is_damaged:
+        raise typer.Exit(Exit.DAMAGE)
+
+
+def _send_all(
+    client: Client, sendings: Iterator[Sending], totals: dict[str, tuple[int, Left]]
+) -> None:
+    try:
+        for sending in sendings:
+            if sending.queue != DEFAULT_QUEUE:
+                client.create_queue(sending.queue, exist_ok=True)
+            count, left = totals.get(sending.queue, (0, Left()))
+            count += _send_numbered(client, sending)
+            left.add(sending.left)
+            totals[sending.queue] = count, left
+    except ConnectionFailed:
+        say("run the same command again: it goes on where this one ended, and takes nothing twice")
+        raise
+
+
+def _send_numbered(client: Client, sending: Sending) -> int:
+    """Send what a queue gets and return the number of tasks, those of earlier runs included.
+
+    A node remembers the last requests of a producer, and of older ones only that there were some. Numbers
+    grow, and requests go in order, so what it has forgotten was taken and stands before all the rest.
+    """
+    count = 0
+    try:
+        for request in sending.requests:
+            count += len(request.payloads)
+            try:
+                client.enqueue_numbered([request])
+            except SequenceForgotten:
+                continue
+            return count + client.enqueue_numbered(sending.requests)
+    except InvalidValue:
+        raise RequestRefused(
+            f"queue {sending.queue!r} was given other messages by an earlier run: the files have changed, others are"
+            " left out, or the queue was deleted since; repeat it as it was, or begin anew by --producer NAME"
+        ) from None
+    return count
 
 
 def _feed(

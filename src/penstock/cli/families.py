@@ -10,22 +10,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import typer
 
 from penstock.errors import InvalidQueueName, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import QueueName
+from penstock.protocol.version2 import Enqueue
+from penstock.tools import convert as taskflux_convert
+from penstock.tools import repair as taskflux_repair
 from penstock.tools import target as taskflux_target
 from penstock.tools import verify as taskflux_verify
 from penstock.tools.dump import dump
 from penstock.tools.history import Progress, read_history
 from penstock.tools.inspect import inspect
+from penstock.tools.rabbitmq import convert as rabbitmq_convert
 from penstock.tools.rabbitmq import dump as rabbitmq_dump
 from penstock.tools.rabbitmq import location as rabbitmq_location
+from penstock.tools.rabbitmq import repair as rabbitmq_repair
 from penstock.tools.rabbitmq import tasks as rabbitmq_tasks
 from penstock.tools.rabbitmq import verify as rabbitmq_verify
+from penstock.tools.rabbitmq.importing import (
+    TOO_LARGE,
+    Left,
+    Selection,
+    Target,
+    plan,
+    read_requests,
+)
 from penstock.tools.rabbitmq.queue_reading import Wanted
 from penstock.tools.rabbitmq.trouble import Trouble
 from penstock.tools.replay import replay
@@ -33,10 +46,33 @@ from penstock.tools.rows import encode_payload
 
 Row = dict[str, Any]
 
+VhostOption = Annotated[str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this vhost.")]
+TransientOption = Annotated[
+    bool,
+    typer.Option("--include-transient", help="RabbitMQ: also messages that a restart forgets."),
+]
+ExpiredOption = Annotated[
+    bool, typer.Option("--include-expired", help="RabbitMQ: also messages that have expired.")
+]
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="RabbitMQ: leave out what has expired at this time, 2026-01-31T12:00:00 in UTC; else now.",
+    ),
+]
+PropertiesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="RabbitMQ: 'envelope' puts a line of JSON before each body, 'drop' nothing; else envelope.",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What ``tasks`` was asked for; a family refuses what it does not know."""
+    """What a command was asked for; a family refuses what it does not know."""
 
     queue: str | None = None
     at: int | None = None
@@ -45,6 +81,7 @@ class Asked:
     include_transient: bool = False
     include_expired: bool = False
     as_of: str | None = None
+    properties: str | None = None
 
     def refuse_others(self, known: tuple[str, ...], whose: str) -> None:
         """Raise ``typer.BadParameter`` if something is asked for that is not known."""
@@ -71,9 +108,28 @@ class Source(Protocol):
 
     def dump(self, progress: Progress) -> Iterator[Row]: ...
 
-    def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row]: ...
+    def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row | memoryview]:
+        """Yield rows, or many rows at a time as the lines that they are printed as."""
+        ...
 
     def verify(self, progress: Progress) -> Iterator[Row]: ...
+
+    def repair(self, out: Path, progress: Progress) -> Iterator[Row]: ...
+
+    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row: ...
+
+    def requests(
+        self, asked: Asked, producer: str | None, progress: Progress
+    ) -> Iterator[Sending]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """The requests that put the tasks of a queue in, numbered alike in every run."""
+
+    queue: QueueName
+    requests: Iterator[Enqueue]
+    left: Left  # complete when the requests are used up
 
 
 def source_at(path: Path) -> Source:
@@ -81,15 +137,6 @@ def source_at(path: Path) -> Source:
     if rabbitmq_location.is_rabbitmq(path):
         return RabbitMQFiles(rabbitmq_location.resolve(path))
     return TaskFluxFiles(taskflux_target.resolve(path))
-
-
-def writable_target(path: Path) -> taskflux_target.Target:
-    """Return files that can be written anew elsewhere. Raises ``PathRefused`` or ``BadData``."""
-    if rabbitmq_location.is_rabbitmq(path):
-        raise PathRefused(
-            f"{path}: files of RabbitMQ can only be read: see what they hold with 'penstock tasks'"
-        )
-    return taskflux_target.resolve(path)
 
 
 class TaskFluxFiles:
@@ -139,6 +186,60 @@ class TaskFluxFiles:
         held = f"{summary.entries} entries, {summary.queues} queues, {summary.tasks} tasks"
         self.words, self.is_damaged = [f"{held}, {count} damaged places"], count > 0
 
+    def repair(self, out: Path, progress: Progress) -> Iterator[Row]:
+        result = taskflux_repair.Repaired()
+        yield from taskflux_repair.repair(self.target, out, result, progress=progress)
+        self.is_damaged = result.left > 0
+        held = (
+            f"{result.entries} entries taken along, {result.tasks} tasks in {result.queues} queues"
+        )
+        self.words = list(dict.fromkeys(result.notes))
+        self.words.append(f"{out}: {held}; {result.left} places left behind")
+
+    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row:
+        asked.refuse_others(("uncommitted",), "TaskFlux's")
+        history = read_history(self.target, progress=progress)
+        done = taskflux_convert.convert(history, to, out, uncommitted=asked.uncommitted)
+        self.words, self.is_damaged = list(_words_of_conversion(done)), done.tail is not None
+        return _written(to, out, done.entries, done.snapshot_index, done.queues, done.tasks) | {
+            "left_uncommitted": done.left_uncommitted,
+            "dropped_extensions": done.dropped_extensions,
+            "dropped_notes": done.dropped_notes,
+        }
+
+    def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
+        del asked, producer, progress
+        raise PathRefused(
+            f"{self.target.path}: files of TaskFlux are not taken by --from; 'penstock tasks PATH | penstock enqueue"
+            " --json' puts their tasks in, and 'penstock pipeline migrate' does so in a way that can be repeated"
+        )
+
+
+def _written(
+    to: Generation, out: Path, entries: int, snapshot_index: int | None, queues: int, tasks: int
+) -> Row:
+    return {
+        "family": taskflux_target.FAMILY,
+        "generation": int(to),
+        "path": str(out),
+        "entries": entries,
+        "snapshot_index": snapshot_index,
+        "queues": queues,
+        "tasks": tasks,
+    }
+
+
+def _words_of_conversion(done: taskflux_convert.Converted) -> Iterator[str]:
+    if done.dropped_extensions or done.dropped_notes:
+        yield (
+            f"{done.dropped_extensions} extensions and {done.dropped_notes} notes were dropped: delays, expiries,"
+            " attempts, queue options and the memory of retries do not survive a conversion"
+        )
+    if done.left_uncommitted:
+        yield f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"
+    if done.tail is not None:
+        yield done.tail
+
 
 class RabbitMQFiles:
     """The data directory of a RabbitMQ node, or a part of it."""
@@ -149,6 +250,7 @@ class RabbitMQFiles:
         self.location = location
         self.words: list[str] = []
         self.is_damaged = False
+        self._damaged = 0  # places, as they are told
 
     @property
     def size(self) -> int:
@@ -160,31 +262,49 @@ class RabbitMQFiles:
     def dump(self, progress: Progress) -> Iterator[Row]:
         return rabbitmq_dump.dump(self.location, progress=progress)
 
-    def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row]:
+    def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row | memoryview]:
         asked.refuse_others(self.KNOWN, "RabbitMQ's")
+        selection = self._selection(asked, now_us())
+        yield from rabbitmq_tasks.tasks_or_lines(
+            self.location,
+            selection.wanted,
+            tell=self._tell,
+            vhost=selection.vhost,
+            queue=selection.queue,
+            progress=progress,
+        )
+        self._judge(Left())
+
+    def _selection(self, asked: Asked, as_of_us: int) -> Selection:
+        if asked.properties not in (None, "envelope", "drop"):
+            raise typer.BadParameter(
+                f"{asked.properties!r} is neither envelope nor drop", param_hint="--properties"
+            )
         wanted = Wanted(
-            as_of_us=time.time_ns() // 1000 if asked.as_of is None else _time_us(asked.as_of),
+            as_of_us=as_of_us if asked.as_of is None else _time_us(asked.as_of),
             transient=asked.include_transient,
             expired=asked.include_expired,
         )
-        damaged = 0
-
-        def tell(trouble: Trouble) -> None:
-            nonlocal damaged
-            damaged += trouble.is_damage
-
-        yield from rabbitmq_tasks.tasks(
-            self.location,
-            wanted,
-            tell=tell,
+        return Selection(
+            wanted=wanted,
             vhost=None if asked.vhost is None else _bytes(asked.vhost),
             queue=None if asked.queue is None else _bytes(asked.queue),
-            progress=progress,
+            with_envelope=asked.properties != "drop",
         )
-        self.is_damaged = damaged > 0
-        if damaged:
-            where = f"{self.location.path}: {damaged} places are damaged, or messages missing"
-            self.words = [f"{where}; 'penstock verify' lists them"]
+
+    def _tell(self, trouble: Trouble) -> None:
+        self._damaged += trouble.is_damage and trouble.status != TOO_LARGE
+
+    def _judge(self, left: Left) -> None:
+        """Say what a reading that is over has met."""
+        self.is_damaged = self._damaged + left.lost + left.too_large > 0
+        if self._damaged:
+            where = f"{self.location.path}: {self._damaged} places are damaged, or messages missing"
+            self.words.append(f"{where}; 'penstock verify' lists them")
+        if left.too_large:
+            self.words.append(
+                f"{left.too_large} messages were left out: no node takes tasks so large"
+            )
 
     def verify(self, progress: Progress) -> Iterator[Row]:
         summary = rabbitmq_verify.Summary()
@@ -193,6 +313,87 @@ class RabbitMQFiles:
         held = f"{summary.messages} messages in {len(summary.queues)} queues, {summary.lost} lost"
         places = f"{summary.damaged} damaged places, {summary.harmless} harmless ones"
         self.words = [f"{held}, {places}"]
+
+    def repair(self, out: Path, progress: Progress) -> Iterator[Row]:
+        result = rabbitmq_repair.Repaired()
+        yield from rabbitmq_repair.repair(self.location, out, result, progress=progress)
+        self.is_damaged = result.left > 0
+        self.words = list(result.notes)
+        if result.odd_properties:
+            self.words.append(
+                f"{result.odd_properties} messages have properties that cannot be read, and were taken along as they are"
+            )
+        held = f"{result.messages} messages in {result.queues} queues"
+        if result.records:
+            held = f"{result.records} records"
+        self.words.append(f"{out}: {held} taken along; {result.left} places left behind")
+
+    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row:
+        asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
+        selection = self._selection(asked, now_us())
+        done = rabbitmq_convert.convert(
+            self.location, to, out, selection, tell=self._tell, progress=progress
+        )
+        self._judge(done.left)
+        row = _written(to, out, done.entries, None, done.queues, done.tasks)
+        return row | left_fields(done.left)
+
+    def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
+        """Return what is to be sent. Messages expire as of the last write, for that stays the same."""
+        asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
+        selection = self._selection(asked, self._last_write_us())
+        targets = plan(self.location, selection)  # refuses before anybody is asked for a node
+        return self._sendings(targets, selection, producer, progress)
+
+    def _sendings(
+        self,
+        targets: list[Target],
+        selection: Selection,
+        producer: str | None,
+        progress: Progress,
+    ) -> Iterator[Sending]:
+        for trouble in self.location.troubles:
+            self._tell(trouble)
+        total = Left()
+        for queue, requests, left in read_requests(
+            targets, selection, tell=self._tell, producer=producer, progress=progress
+        ):
+            yield Sending(queue=queue, requests=requests, left=left)
+            total.add(left)
+        if total.expired:
+            moment = datetime.fromtimestamp(selection.wanted.as_of_us / 1_000_000, UTC)
+            self.words.append(
+                f"{total.expired} messages were left out that had expired at {moment.isoformat()}, when the files"
+                " were written last or as --as-of says; --include-expired takes them along"
+            )
+        self._judge(total)
+
+    def _last_write_us(self) -> int:
+        stores = (
+            path for vhost in self.location.vhosts for path in (*vhost.persistent, *vhost.transient)
+        )
+        return max(
+            (
+                path.stat().st_mtime_ns // 1000
+                for path in (*self.location.files, *stores)
+                if path.exists()
+            ),
+            default=0,
+        )
+
+
+def left_fields(left: Left) -> Row:
+    """Return how many messages were left out, and why."""
+    return {
+        "left_transient": left.transient,
+        "left_expired": left.expired,
+        "left_lost": left.lost,
+        "left_too_large": left.too_large,
+    }
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _bytes(name: str) -> bytes:

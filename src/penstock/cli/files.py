@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.families import Asked, source_at, writable_target
-from penstock.cli.output import Exit, bar, emit, say, show_table
-from penstock.tools import convert as conversion
-from penstock.tools import repair as salvage
-from penstock.tools.history import read_history
+from penstock.cli.families import (
+    Asked,
+    AsOfOption,
+    ExpiredOption,
+    PropertiesOption,
+    TransientOption,
+    VhostOption,
+    source_at,
+)
+from penstock.cli.output import Exit, bar, emit, emit_lines, say, show_table
+from penstock.tools.convert import FORMATS
 
 # Whether a path can be read is found out, and said, by those who read it.
 PathArgument = Annotated[
@@ -98,23 +104,10 @@ def tasks(
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this queue; '' is the default queue.")
     ] = None,
-    vhost: Annotated[
-        str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this vhost.")
-    ] = None,
-    include_transient: Annotated[
-        bool,
-        typer.Option("--include-transient", help="RabbitMQ: also messages that a restart forgets."),
-    ] = False,
-    include_expired: Annotated[
-        bool, typer.Option("--include-expired", help="RabbitMQ: also messages that have expired.")
-    ] = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="RabbitMQ: leave out what has expired at this time, 2026-01-31T12:00:00 in UTC; else now.",
-        ),
-    ] = None,
+    vhost: VhostOption = None,
+    include_transient: TransientOption = False,
+    include_expired: ExpiredOption = False,
+    as_of: AsOfOption = None,
 ) -> None:
     """Print what the queues hold, each in its order of delivery.
 
@@ -137,8 +130,11 @@ def tasks(
     )
     source = source_at(path)
     with bar(source.size, "reading") as shown:
-        for row in source.tasks(asked, shown.advance):
-            emit(row)
+        for found in source.tasks(asked, shown.advance):
+            if isinstance(found, memoryview):
+                emit_lines(found)
+            else:
+                emit(found)
     for words in source.words:
         say(words)
     raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
@@ -167,68 +163,61 @@ def repair(path: PathArgument, out: OutOption) -> None:
     \b
     Examples:
       penstock repair damaged --out salvaged
+      penstock repair rabbit --out mended
     """
-    target = writable_target(path)
-    result = salvage.Repaired()
-    with bar(2 * target.size, "salvaging") as shown:
-        for row in salvage.repair(target, out, result, progress=shown.advance):
+    source = source_at(path)
+    with bar(2 * source.size, "salvaging") as shown:
+        for row in source.repair(out, shown.advance):
             emit(row)
-    for note in dict.fromkeys(result.notes):
-        say(note)
-    say(
-        f"{out}: {result.entries} entries taken along, {result.tasks} tasks in {result.queues} queues;"
-        f" {result.left} places left behind"
-    )
-    raise typer.Exit(Exit.DAMAGE if result.left else Exit.OK)
+    for words in source.words:
+        say(words)
+    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
 
 
 def convert(
     path: PathArgument,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(conversion.FORMATS)}."),
+        typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}."),
     ],
     out: OutOption,
     uncommitted: UncommittedOption = False,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this queue.")
+    ] = None,
+    vhost: VhostOption = None,
+    include_transient: TransientOption = False,
+    include_expired: ExpiredOption = False,
+    as_of: AsOfOption = None,
+    properties: PropertiesOption = None,
 ) -> None:
     """Write PATH in another generation into a new directory; refuse what that one cannot hold.
+
+    What a RabbitMQ node holds becomes a directory that a node of ours serves.
 
     \b
     Examples:
       penstock convert old --to taskflux-3 --out new
       penstock convert node --to taskflux-2 --out second
+      penstock convert rabbit --to taskflux-3 --out moved
     """
-    if to not in conversion.FORMATS:
+    if to not in FORMATS:
         raise typer.BadParameter(
-            f"{to!r} is no format; choose one of {', '.join(conversion.FORMATS)}", param_hint="--to"
+            f"{to!r} is no format; choose one of {', '.join(FORMATS)}", param_hint="--to"
         )
-    target = writable_target(path)
-    with bar(target.size, "converting") as shown:
-        history = read_history(target, progress=shown.advance)
-        done = conversion.convert(history, conversion.FORMATS[to], out, uncommitted=uncommitted)
-    emit(
-        {
-            "family": "taskflux",
-            "generation": int(conversion.FORMATS[to]),
-            "path": str(out),
-            "entries": done.entries,
-            "snapshot_index": done.snapshot_index,
-            "queues": done.queues,
-            "tasks": done.tasks,
-            "left_uncommitted": done.left_uncommitted,
-            "dropped_extensions": done.dropped_extensions,
-            "dropped_notes": done.dropped_notes,
-        }
+    asked = Asked(
+        uncommitted=uncommitted,
+        queue=queue,
+        vhost=vhost,
+        include_transient=include_transient,
+        include_expired=include_expired,
+        as_of=as_of,
+        properties=properties,
     )
-    if done.dropped_extensions or done.dropped_notes:
-        say(
-            f"{done.dropped_extensions} extensions and {done.dropped_notes} notes were dropped: delays, expiries,"
-            " attempts, queue options and the memory of retries do not survive a conversion"
-        )
-    if done.left_uncommitted:
-        say(
-            f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"
-        )
-    if done.tail is not None:
-        say(done.tail)
-        raise typer.Exit(Exit.DAMAGE)
+    source = source_at(path)
+    with bar(source.size, "converting") as shown:
+        row = source.convert(FORMATS[to], out, asked, shown.advance)
+    emit(row)
+    for words in source.words:
+        say(words)
+    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)

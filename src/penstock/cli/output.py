@@ -46,6 +46,16 @@ def emit(row: dict[str, Any]) -> None:
     sys.stdout.write(_encode(row) + "\n")
 
 
+def emit_lines(lines: memoryview) -> None:
+    """Write many rows that are lines already, in ASCII."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:  # whoever caught the output catches text
+        sys.stdout.write(str(lines, "ascii"))
+        return
+    sys.stdout.flush()
+    buffer.write(lines)
+
+
 class Bar:
     """Shows bytes done, once the work has lasted a second and somebody can see it."""
 

@@ -98,7 +98,7 @@ def create(
       penstock queue create failed
       penstock queue create letters --max-attempts 3 --dead-letter failed --lease 30
       penstock queue create alarms --implementation array --keys 0:9 --max-size 1000 --exist-ok
-      penstock queue create archive --implementation paged
+      penstock queue create backlog --implementation paged
     """
     with connected(node) as client:
         client.create_queue(

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +29,10 @@ from penstock.model import (
     INT64_MAX,
     NO_LIMITS,
     HardState,
+    Implementation,
     Index,
     QueueHead,
+    QueueName,
     SnapshotPoint,
     TaskId,
     Term,
@@ -49,26 +52,32 @@ BATCH: Final = 1000
 def new_directory(
     out: Path, generation: Generation, *, source: Path | None = None
 ) -> Iterator[NewDirectory]:
-    """Write a directory beside ``out`` and put it there when all is well. Raises ``PathRefused``.
+    """Give the files of a node that appear at ``out`` when all is well. Raises ``PathRefused``."""
+    with whole_directory(out, source=source) as building:
+        new = NewDirectory(building, generation)
+        try:
+            yield new
+            new.finish()
+        finally:
+            new.close()
 
-    ``source`` is what is read meanwhile; ``out`` must not lie in it.
+
+@contextmanager
+def whole_directory(out: Path, *, source: Path | None = None) -> Iterator[Path]:
+    """Give a directory beside ``out`` that is put there when all is well. Raises ``PathRefused``.
+
+    ``source`` is what is read meanwhile; ``out`` must not lie in it. Whoever writes a file syncs it.
     """
     out = _refuse_place(out, source)
     building = out.with_name(out.name + TEMPORARY_SUFFIX)
     shutil.rmtree(building, ignore_errors=True)
     FILES.make_directory(building)
-    new: NewDirectory | None = None
     try:
-        new = NewDirectory(building, generation)
-        yield new
-        new.finish()
+        yield building
         os.rename(building, out)  # noqa: PTH104 - over an empty directory too, in one step
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    finally:
-        if new is not None:
-            new.close()
     FILES.sync_directory(out.parent)
 
 
@@ -98,6 +107,7 @@ class NewDirectory:
         self._log: SingleLog | SegmentedLog | None = None
         self._term = 0
         self._payloads: list[bytes] = []
+        self.unpaged: list[QueueName] = []  # paged queues that are in the snapshot as heaps
         FILES.make_directory(self._layout.home)
 
     def write_snapshot(
@@ -118,8 +128,9 @@ class NewDirectory:
         names = sorted(queues.by_name) if kept is None else list(queues.by_name)
         contents = [queues.by_name[name] for name in names]
         parts: list[tuple[QueueHead, Iterable[StoredTask]]] = [
-            (queue.head, queue.by_age()) for queue in contents
+            (_unpaged(queue.head), queue.by_age()) for queue in contents
         ]
+        self.unpaged += [queue.name for queue in contents if queue.is_paged]
         if kept:
             tasks = [(number, *note) for number, note in enumerate(notes.encode_notes(kept), 1)]
             last_id = TaskId(len(tasks))
@@ -202,3 +213,10 @@ class NewDirectory:
                 log.sync()
                 log.set_committed(Index(log.end - 1))  # lets a segment be sealed at its soft limit
             self._payloads.clear()
+
+
+def _unpaged(head: QueueHead) -> QueueHead:
+    """Return what a snapshot says of a queue whose tasks it holds."""
+    if head.policy.implementation is not Implementation.PAGED:
+        return head
+    return replace(head, policy=replace(head.policy, implementation=Implementation.HEAP))

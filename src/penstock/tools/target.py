@@ -98,7 +98,7 @@ def _resolve_directory(path: Path) -> Target:
     if layout is None:
         raise PathRefused(
             f"{path}: no files that Penstock knows; name a node's directory (with 'data' or 'consensus'"
-            " in it) or a single file"
+            " in it, or 'msg_stores' if it is RabbitMQ's) or a single file"
         )
     snapshot = layout.snapshot if _is_filled(layout.snapshot) else None
     return Target(

@@ -513,7 +513,7 @@ def properties_of_json(found: dict[str, Any]) -> Properties:
         if name == "headers":
             values[name] = _table_of_json(value, DEPTH_MAX)
         elif name not in _NUMBERS:
-            values[name] = _text_of_json(value)
+            values[name] = text_of_json(value)
         elif type(value) is int:
             values[name] = value
         else:
@@ -524,7 +524,7 @@ def properties_of_json(found: dict[str, Any]) -> Properties:
 def _table_of_json(found: Any, depth: int) -> Table:
     match found:
         case list() if all(isinstance(x, dict) and "name" in x for x in found):
-            return tuple(Header(_text_of_json(x["name"]), _value_of_json(x, depth)) for x in found)
+            return tuple(Header(text_of_json(x["name"]), _value_of_json(x, depth)) for x in found)
     raise InvalidValue("a table of headers is a list of objects with name, type and value")
 
 
@@ -542,13 +542,13 @@ def _value_of_json(found: Any, depth: int) -> Value:
         case Kind.ARRAY, list():
             return Value(kind, tuple(_value_of_json(x, depth - 1) for x in value))
         case ((Kind.TEXT | Kind.BINARY), _):
-            return Value(kind, _text_of_json(value))
+            return Value(kind, text_of_json(value))
         case Kind.DECIMAL, {"scale": int(scale), "unscaled": int(unscaled)}:
             return Value(kind, Decimal(scale=scale, unscaled=unscaled))
     return Value(kind, value)
 
 
-def _text_of_json(found: Any) -> bytes:
+def text_of_json(found: Any) -> bytes:
     try:
         match found:
             case str():

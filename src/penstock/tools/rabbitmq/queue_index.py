@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from heapq import merge as merge_sorted
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
 from penstock.formats.rabbitmq import journal, queue_v2
-from penstock.formats.rabbitmq.journal import Kind, Piece
+from penstock.formats.rabbitmq.journal import Kind, Piece, Status
 from penstock.formats.rabbitmq.merge import Entry, Finding, merge
+from penstock.formats.rabbitmq.merge_scan import (
+    EntryColumns,
+    RecordColumns,
+    joined,
+    merge_columns,
+    records_in,
+)
 from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
 from penstock.tools.history import Progress, no_progress
@@ -29,8 +37,19 @@ from penstock.tools.rabbitmq.trouble import (
     reason_of,
     words_of,
 )
-from penstock.tools.rabbitmq.windows import scan_index_file, scan_slots, segment_scan
+from penstock.tools.rabbitmq.windows import (
+    ScanColumns,
+    scan_index_columns,
+    scan_index_file,
+    scan_slots,
+    segment_scan,
+    segment_scan_columns,
+)
 from penstock.tools.target import opened
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 RECORDS_MAX: Final = 2**22
 """Records of one file that are held. A segment has 49,152 if nothing stands twice, and a broker empties its
@@ -153,9 +172,13 @@ def _records(path: Path, pieces: Iterator[Piece], tell: Tell) -> Iterator[Piece]
         elif count < RECORDS_MAX:
             yield piece
         else:
-            reason = f"more than {RECORDS_MAX} records; those from here on are not read"
-            tell(Trouble(path, piece.offset, None, "too-many", reason))
+            tell(_too_many(path, piece.offset))
             return
+
+
+def _too_many(path: Path, offset: int) -> Trouble:
+    reason = f"more than {RECORDS_MAX} records; those from here on are not read"
+    return Trouble(path, offset, None, "too-many", reason)
 
 
 def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Trouble:
@@ -186,6 +209,109 @@ def _indexed(queue: Queue, segments: dict[int, Path], entry: Entry) -> Indexed:
         body_size=entry.body_size,
         body=body,
     )
+
+
+# --- version 1 in columns ------------------------------------------------------------------------
+
+
+class IndexPart(NamedTuple):
+    """What a segment and the journal's records of it add up to, and what is odd about the two."""
+
+    entries: EntryColumns
+    segment: Path | None
+    journal: Path | None
+    troubles: list[Trouble]
+
+
+def indexed_at(entries: EntryColumns, at: int, path: Path) -> Indexed:
+    """Return one of the messages as ``read_index`` yields it; ``path`` is the file of its record."""
+    offset, length = int(entries.offset[at]), int(entries.length[at])
+    body: Embedded | Shared = Shared(entries.message_id[at].tobytes())
+    if length:
+        body = Embedded(path, offset + int(entries.size[at]) - length, length)
+    return Indexed(
+        sequence=int(entries.sequence[at]),
+        path=path,
+        offset=offset,
+        is_acked=bool(entries.is_acked[at]),
+        is_persistent=bool(entries.is_persistent[at]),
+        is_delivered=bool(entries.is_delivered[at]),
+        expiry_us=int(entries.expiry_us[at]),
+        body_size=int(entries.body_size[at]),
+        body=body,
+    )
+
+
+def read_index_columns(
+    queue: Queue, *, entry_count: int, tell: Tell, progress: Progress = no_progress
+) -> Iterator[IndexPart]:
+    """Yield what ``read_index`` yields of a queue of version 1, segment by segment.
+
+    What is odd about the journal itself is told at once, all else with its part. Raises ``DependencyMissing``.
+    """
+    records = _record_columns(queue.journal, journal.scan_journal_columns, tell, progress)
+    order, numbers, firsts = _by_segment(records, entry_count)
+    journaled = dict(zip(numbers, pairwise([*firsts, len(order)]), strict=True))
+    paths = dict(queue.segments)
+    for number in sorted(journaled.keys() | paths.keys()):
+        troubles: list[Trouble] = []
+        path = paths.get(number)
+        scan = segment_scan_columns(number, entry_count)
+        flushed = _record_columns(path, scan, troubles.append, progress)
+        first, end = journaled.get(number, (0, 0))
+        entries, findings = merge_columns(
+            records.take(order[first:end]), flushed, number=number, entry_count=entry_count
+        )
+        troubles += [_trouble(queue, paths, finding) for finding in findings]
+        yield IndexPart(entries, path, queue.journal, troubles)
+
+
+def _by_segment(
+    records: RecordColumns, entry_count: int
+) -> tuple[NDArray[np.int64], list[int], list[int]]:
+    """Return the rows sorted by segment, the numbers of those, and where in the rows each begins."""
+    import numpy as np
+
+    numbers = records.pieces.sequence // entry_count
+    order = np.argsort(numbers, kind="stable")
+    found, firsts = np.unique(numbers[order], return_index=True)
+    return order, found.tolist(), firsts.tolist()
+
+
+def _record_columns(
+    path: Path | None, scan: ScanColumns, tell: Tell, progress: Progress
+) -> RecordColumns:
+    """Return the records of a file, as many as are held; tell what else there is."""
+    parts: list[RecordColumns] = []
+    if path is None:
+        return joined(parts)
+    try:
+        with opened(path) as file:
+            count = 0
+            for window in scan_index_columns(file, scan, progress=progress):
+                parts.append(records_in(window.data, window.pieces, base=window.base))
+                count += len(window.pieces)
+                if count > RECORDS_MAX:
+                    break
+    except (OSError, PathRefused) as error:
+        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+    except InvalidValue as error:
+        tell(Trouble(path, None, None, "bad-name", str(error)))
+    return _only_records(path, joined(parts), tell)
+
+
+def _only_records(path: Path, records: RecordColumns, tell: Tell) -> RecordColumns:
+    """Return what is a record; tell what is none, and where those begin that are too many."""
+    pieces = records.pieces
+    if len(records) > RECORDS_MAX and pieces.kind[RECORDS_MAX] != Kind.NONE:
+        tell(_too_many(path, int(pieces.offset[RECORDS_MAX])))
+        return records.take(slice(0, RECORDS_MAX))
+    if len(records) and pieces.kind[-1] == Kind.NONE:  # nothing ever follows it
+        status = Status(int(pieces.status[-1]))
+        offset, size = int(pieces.offset[-1]), int(pieces.size[-1])
+        tell(Trouble(path, offset, size, status.word, reason_of(status)))
+        return records.take(slice(0, -1))
+    return records
 
 
 # --- version 2 -----------------------------------------------------------------------------------

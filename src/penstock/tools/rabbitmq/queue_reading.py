@@ -156,11 +156,11 @@ def read_queue(
         elif is_expired(indexed, wanted.as_of_us) and not wanted.expired:
             count.expired += 1
         else:
-            held = _held(indexed, bodies, tell)
+            held = read_held(indexed, bodies, tell)
             if held is None:
                 count.lost += indexed.is_persistent
                 count.transient += not indexed.is_persistent
-            elif _is_forgotten(held) and not wanted.transient:
+            elif is_forgotten(held) and not wanted.transient:
                 count.transient += 1
             else:
                 count.messages += 1
@@ -172,12 +172,13 @@ def is_expired(indexed: Indexed, as_of_us: int) -> bool:
     return 0 < indexed.expiry_us <= as_of_us
 
 
-def _is_forgotten(held: Held) -> bool:
+def is_forgotten(held: Held) -> bool:
     """Return whether a broker drops a message that its index calls persistent."""
     return isinstance(held.indexed.body, Embedded) and not held.message.is_persistent
 
 
-def _held(indexed: Indexed, bodies: Bodies, tell: Tell) -> Held | None:
+def read_held(indexed: Indexed, bodies: Bodies, tell: Tell) -> Held | None:
+    """Return a message that an index knows; tell why, if it cannot be found or read."""
     data = bodies.read(indexed)
     if isinstance(data, Trouble):
         # Where a transient message was is none of a restart's business: mostly it was in memory alone.

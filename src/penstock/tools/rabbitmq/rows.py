@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import BadData
+from penstock.formats.rabbitmq.envelope import Envelope, json_of_envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
-from penstock.formats.rabbitmq.properties import json_of_properties, json_of_text
+from penstock.formats.rabbitmq.properties import Properties, json_of_text
 from penstock.tools.rabbitmq.location import FAMILY, Queue, Vhost
 from penstock.tools.rabbitmq.queue_reading import Held
 from penstock.tools.rabbitmq.trouble import Tell, Trouble
@@ -35,13 +36,39 @@ def trouble_row(trouble: Trouble) -> Row:
     return row if trouble.sequence is None else row | {"seq": trouble.sequence}
 
 
+def vhost_name(vhost: Vhost, queue: Queue) -> bytes | None:
+    """Return the vhost that a queue says it is of, else the one that it stands in; ``None`` if unknown."""
+    return queue.name.vhost if queue.name is not None else vhost.name
+
+
 def name_fields(vhost: Vhost, queue: Queue) -> Row:
     """Return what tells a queue."""
-    name = queue.name.vhost if queue.name is not None else vhost.name
+    name = vhost_name(vhost, queue)
     return {
         "vhost": None if name is None else json_of_text(name),
         "queue": json_of_text(queue.label),
     }
+
+
+def envelope_of(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Envelope:
+    """Return all that is known of a message; tell if its properties cannot be read."""
+    indexed, message = held
+    name = vhost_name(vhost, queue)
+    properties, reason = _properties(message)
+    if reason is not None:
+        status = "bad-properties"
+        tell(Trouble(indexed.path, indexed.offset, None, status, reason, indexed.sequence))
+    return Envelope(
+        vhost=message.vhost if name is None else name,
+        queue=queue.label,
+        sequence=indexed.sequence,
+        is_persistent=indexed.is_persistent,
+        is_delivered=indexed.is_delivered,
+        expiry_us=indexed.expiry_us or None,
+        exchange=message.exchange,
+        routing_keys=message.routing_keys,
+        properties=properties,
+    )
 
 
 def task_row(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Row:
@@ -50,35 +77,21 @@ def task_row(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Row:
     The priority is that of the queue's directory, not the message's own: only a queue that was declared
     with priorities has them, and a broker lowers a message's to the highest that the queue has.
     """
-    indexed, message = held
-    row = name_fields(vhost, queue)
-    if row["vhost"] is None and message.vhost is not None:
-        row["vhost"] = json_of_text(message.vhost)
-    row |= {
-        "seq": indexed.sequence,
-        "key": -queue.priority,
-        "persistent": indexed.is_persistent,
-        "delivered": indexed.is_delivered,
-        "expiry_us": indexed.expiry_us or None,
-    }
-    fields, reason = message_fields(message)
-    if reason is not None:
-        status = "bad-properties"
-        tell(Trouble(indexed.path, indexed.offset, None, status, reason, indexed.sequence))
-    return row | fields
+    known = json_of_envelope(envelope_of(vhost, queue, held, tell))
+    row: Row = {name: known.pop(name) for name in ("vhost", "queue", "seq")}
+    row["key"] = -queue.priority
+    return row | known | {"payload": encode_payload(held.message.content.body)}
 
 
 def message_fields(message: Message) -> tuple[Row, str | None]:
     """Return what a message says, and why its properties cannot be read, if they cannot."""
-    properties, reason = None, None
+    properties, reason = _properties(message)
+    fields = json_of_publication(message.exchange, message.routing_keys, properties)
+    return fields | {"payload": encode_payload(message.content.body)}, reason
+
+
+def _properties(message: Message) -> tuple[Properties | None, str | None]:
     try:
-        properties = json_of_properties(message.content.properties)
+        return message.content.properties, None
     except BadData as error:
-        reason = f"the properties cannot be read: {error.reason}"
-    fields = {
-        "exchange": json_of_text(message.exchange),
-        "routing_keys": [json_of_text(key) for key in message.routing_keys],
-        "properties": properties,
-        "payload": encode_payload(message.content.body),
-    }
-    return fields, reason
+        return None, f"the properties cannot be read: {error.reason}"

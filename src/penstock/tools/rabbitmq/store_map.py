@@ -8,8 +8,9 @@ there. All copies of an id are alike, so the first that can still be read is tak
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import PathRefused
 from penstock.formats.rabbitmq import message_store
@@ -24,13 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_ENTRY: Final = [
-    ("high", "u8"),  # the first half of the id
-    ("low", "u8"),
-    ("offset", "i8"),
-    ("length", "i8"),
-    ("file", "u4"),  # its place in the list of files
-]
+ID_DTYPE: Final = "S16"
+"""How ids are compared and sorted: byte by byte. Read out one by one they would lose zeros at their ends."""
 
 
 class StorePlace(NamedTuple):
@@ -41,33 +37,55 @@ class StorePlace(NamedTuple):
     length: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoreEntries:
+    """Whole records of a store as one array per field."""
+
+    message_id: NDArray[np.bytes_]
+    file: NDArray[np.uint32]  # its place in the list of files
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> StoreEntries:
+        """Return some of the records."""
+        return StoreEntries(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+
 class StoreMap:
     """The messages of one store."""
 
-    def __init__(self, files: Sequence[Path], entries: NDArray[Any] | None) -> None:
-        self._files = files
-        self._entries = (
-            entries  # sorted by id; copies in the order of the files. None if there are none
-        )
+    def __init__(self, files: Sequence[Path], entries: StoreEntries | None) -> None:
+        self.files = files
+        # Sorted by id; copies in the order of the files. None if there are none.
+        self._entries = entries
 
     def __len__(self) -> int:
         """Return the number of records, copies included."""
-        return 0 if self._entries is None else len(self._entries)
+        return 0 if self._entries is None else len(self._entries.message_id)
 
     def places(self, message_id: bytes) -> Iterator[StorePlace]:
         """Yield where whole copies of a message are."""
         entries = self._entries
         if entries is None:
             return
-        high, low = int.from_bytes(message_id[:8], "big"), int.from_bytes(message_id[8:], "big")
-        at = int(entries["high"].searchsorted(_uint64(high)))
-        while at < len(entries) and int(entries["high"][at]) == high:
-            entry = entries[at]
-            if int(entry["low"]) == low:
-                yield StorePlace(
-                    self._files[entry["file"]], int(entry["offset"]), int(entry["length"])
-                )
-            at += 1
+        first = int(entries.message_id.searchsorted(message_id, side="left"))
+        end = int(entries.message_id.searchsorted(message_id, side="right"))
+        for at in range(first, end):
+            path = self.files[entries.file[at]]
+            yield StorePlace(path, int(entries.offset[at]), int(entries.length[at]))
+
+    def find(self, message_ids: NDArray[np.void]) -> tuple[NDArray[np.bool_], StoreEntries]:
+        """Return which of many messages are there, and the first copy of each of those."""
+        import numpy as np
+
+        wanted = message_ids.view(ID_DTYPE)
+        entries = self._entries
+        if entries is None or len(self) == 0:
+            nowhere = np.zeros(len(wanted), dtype=bool)
+            return nowhere, _no_entries()
+        places = np.minimum(entries.message_id.searchsorted(wanted), len(self) - 1)
+        is_there = entries.message_id[places] == wanted
+        return is_there, entries.take(places[is_there])
 
     def read(self, message_id: bytes, opened_files: OpenFiles) -> bytes | None:
         """Return a message, or ``None`` if no whole copy of it is there (any more)."""
@@ -78,10 +96,15 @@ class StoreMap:
         return None
 
 
-def _uint64(value: int) -> Any:
+def _no_entries() -> StoreEntries:
     import numpy as np
 
-    return np.uint64(value)
+    return StoreEntries(
+        message_id=np.empty(0, dtype=ID_DTYPE),
+        file=np.empty(0, dtype=np.uint32),
+        offset=np.empty(0, dtype=np.int64),
+        length=np.empty(0, dtype=np.int64),
+    )
 
 
 def read_message(place: StorePlace, message_id: bytes, files: OpenFiles) -> bytes | None:
@@ -98,7 +121,7 @@ def read_message(place: StorePlace, message_id: bytes, files: OpenFiles) -> byte
 
 def build_map(files: Sequence[Path], tell: Tell, *, progress: Progress = no_progress) -> StoreMap:
     """Return where the messages of these files are; tell what in them is no whole record."""
-    parts: list[NDArray[Any]] = []
+    parts: list[StoreEntries] = []
     for number, path in enumerate(files):
         try:
             with opened(path) as file:
@@ -120,37 +143,45 @@ def tell_gaps(path: Path, window: StoreWindow, tell: Tell) -> None:
             tell(Trouble(path, offset, int(pieces.size[at]), status.word, reason_of(status)))
 
 
-def _entries(window: StoreWindow, number: int) -> NDArray[Any]:
+def _entries(window: StoreWindow, number: int) -> StoreEntries:
     import numpy as np
 
     pieces = window.pieces
     whole = pieces.status == Status.OK
     offsets = pieces.offset[whole]
-    entries = np.empty(len(offsets), dtype=_ENTRY)
-    ids = _ids(window.data, offsets)
-    entries["high"], entries["low"] = ids[:, 0], ids[:, 1]
-    entries["offset"] = offsets + window.base
-    entries["length"] = pieces.length[whole]
-    entries["file"] = number
-    return entries
+    return StoreEntries(
+        message_id=_ids(window.data, offsets),
+        file=np.full(len(offsets), number, dtype=np.uint32),
+        offset=offsets + window.base,
+        length=pieces.length[whole],
+    )
 
 
-def _ids(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the ids of the records at these offsets as two numbers each."""
+def _ids(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.bytes_]:
+    """Return the ids of the records at these offsets."""
     import numpy as np
 
     if len(offsets) == 0:
-        return np.empty((0, 2), dtype=">u8")
-    places = offsets[:, None] + np.arange(HEAD.size - 16, HEAD.size)
-    return np.ascontiguousarray(data[places]).view(">u8")
+        return np.empty(0, dtype=ID_DTYPE)
+    # Every place of the buffer as the start of an id: a view, of which some are copied.
+    overlapping: NDArray[np.bytes_] = np.ndarray(
+        (len(data) - 15,), dtype=ID_DTYPE, buffer=data, strides=(1,)
+    )
+    return overlapping[offsets + HEAD.size - 16]
 
 
-def _sorted(parts: list[NDArray[Any]]) -> NDArray[Any] | None:
+def _sorted(parts: list[StoreEntries]) -> StoreEntries | None:
     if not parts:
         return None
     import numpy as np
 
-    entries = np.concatenate(parts)
+    joined = StoreEntries(
+        **{
+            each.name: np.concatenate([getattr(part, each.name) for part in parts])
+            for each in fields(StoreEntries)
+        }
+    )
     parts.clear()
+    halves = joined.message_id.view(">u8").reshape(-1, 2).astype(np.uint64)
     # Stable: of the copies of a message the one in the first file comes first.
-    return entries[np.lexsort((entries["low"], entries["high"]))]
+    return joined.take(np.lexsort((halves[:, 1], halves[:, 0])))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.binary import Bytes
 from penstock.errors import DependencyMissing
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
-from penstock.formats.rabbitmq.journal import Kind, Piece, SequenceNumber, Status
+from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
 from penstock.storage.files import File
 from penstock.storage.reading import end_of_data, read_data
@@ -44,6 +44,9 @@ SLOTS: Final = 2**16
 Scan = Callable[..., Generator[Piece, None, int]]
 """The scan of a journal, or of a segment whose number is given already."""
 
+ScanColumns = Callable[..., Generator[PieceColumns, None, int]]
+"""The same in columns."""
+
 
 # --- journals and segments -----------------------------------------------------------------------
 
@@ -71,11 +74,70 @@ def scan_index_file(
         is_full = room >= window_max
         room = window if position else min(2 * room, window_max)
         if position == 0 and base < size:
-            is_zero = not data.strip(b"\x00")
-            if is_zero or is_full:
-                is_end = is_zero and end_of_data(file, base, size) == base
-                yield _rest(base, size, Status.ZEROS if is_end else Status.BAD_RECORD)
+            status = _hopeless(file, data, base, size, is_full)
+            if status is not None:
+                yield _rest(base, size, status)
                 return
+
+
+class IndexWindow(NamedTuple):
+    """Pieces of an index in columns, and the bytes that their offsets count in, from ``base`` on."""
+
+    base: int
+    data: NDArray[np.uint8]
+    pieces: PieceColumns
+
+
+def segment_scan_columns(number: int, entry_count: int) -> ScanColumns:
+    """Return the scan of the segment with this number, in columns."""
+    return partial(segment.scan_segment_columns, segment=number, entry_count=entry_count)
+
+
+def scan_index_columns(
+    file: File,
+    scan: ScanColumns,
+    *,
+    progress: Progress = no_progress,
+    window: int = WINDOW,
+    window_max: int = EMBEDDED_MAX,
+) -> Iterator[IndexWindow]:
+    """Yield what ``scan_index_file`` yields, in columns. Raises ``DependencyMissing``."""
+    base, size, room = 0, file.size(), window
+    if size == 0:
+        return
+    np = _numpy()
+    while base < size:
+        raw, size = _read(file, base, room, size)
+        data = np.frombuffer(raw, dtype=np.uint8)
+        batches = scan(data, size=size - base)
+        position = 0
+        while True:
+            try:
+                pieces = next(batches)
+            except StopIteration as done:
+                position = done.value
+                break
+            yield IndexWindow(base, data, pieces)
+        progress(position)
+        base += position
+        is_full = room >= window_max
+        room = window if position else min(2 * room, window_max)
+        if position == 0 and base < size:
+            status = _hopeless(file, raw, base, size, is_full)
+            if status is not None:
+                row = (0, size - base, status, Kind.NONE, 0, 0, 0, 0)
+                rest = np.array([row], dtype=np.int64).T
+                yield IndexWindow(base, data[:0], PieceColumns.of_rows(rest))
+                return
+
+
+def _hopeless(file: File, data: bytes, base: int, size: int, is_full: bool) -> Status | None:
+    """Return what the rest of a file is, if the window cannot be judged and more of it will not help."""
+    is_zero = not data.strip(b"\x00")
+    if not is_zero and not is_full:
+        return None
+    is_end = is_zero and end_of_data(file, base, size) == base
+    return Status.ZEROS if is_end else Status.BAD_RECORD
 
 
 def _read(file: File, base: int, room: int, size: int) -> tuple[bytes, int]:
