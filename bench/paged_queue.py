@@ -17,8 +17,8 @@ from pathlib import Path
 from formats import RESULTS, machine
 from peers import drive
 from peers.base import Peer, Unavailable, say
-from peers.lines import BATCH, payloads
-from peers.million import QUEUE, SETTLE_SECONDS, allocated
+from peers.lines import BATCH
+from peers.million import QUEUE, SETTLE_SECONDS, allocated, fill
 from peers.penstock import Penstock, PenstockPaged
 from peers.rabbitmq import Rabbitmq
 
@@ -53,13 +53,7 @@ def measure(peer: Peer, home: Path, count: int, size: int) -> Figures:
     peer.start(home, sync=True)
     assert peer.server is not None, "started"
     empty = peer.server.memory()
-    wire = peer.connect(QUEUE)
-    contents = payloads(size, BATCH)
-    made = [wire.put_many(contents) for _ in range(drive.requests_under_way(BATCH) + 1)]
-    requests, answers = [request for request, _ in made], made[0][1]
-    filled = drive.pipelined(
-        wire, requests, answers=answers, tasks=BATCH, more=lambda sent: sent < count
-    )
+    wire, filled = fill(peer, count, size)
     time.sleep(SETTLE_SECONDS)  # servers write behind for a moment
     memory, disk = peer.server.memory(), allocated(home)
     wire.close()

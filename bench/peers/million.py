@@ -37,7 +37,7 @@ def load(peer: Peer, home: Path, count: int) -> Load:
     peer.start(home, sync=False)
     assert peer.server is not None, "started"
     empty = peer.server.memory()
-    wire = fill(peer, count)
+    wire, _ = fill(peer, count)
     time.sleep(SETTLE_SECONDS)
     # With the connection open: memory that only its process has touched would not be counted else.
     memory, disk = peer.server.memory(), allocated(home)
@@ -53,14 +53,16 @@ def load(peer: Peer, home: Path, count: int) -> Load:
     return Load(count=count, memory=memory, memory_empty=empty, disk=disk, restart_seconds=seconds)
 
 
-def fill(peer: Peer, count: int) -> Wire:
-    """Put so many tasks and return the connection that did it."""
+def fill(peer: Peer, count: int, size: int = PAYLOAD_SIZE) -> tuple[Wire, drive.Rate]:
+    """Put so many tasks; return the connection that did it, and how fast it was."""
     wire = peer.connect(QUEUE)
-    contents = payloads(PAYLOAD_SIZE, BATCH)
+    contents = payloads(size, BATCH)
     made = [wire.put_many(contents) for _ in range(drive.requests_under_way(BATCH) + 1)]
     requests, answers = [request for request, _ in made], made[0][1]
-    drive.pipelined(wire, requests, answers=answers, tasks=BATCH, more=lambda sent: sent < count)
-    return wire
+    rate = drive.pipelined(
+        wire, requests, answers=answers, tasks=BATCH, more=lambda sent: sent < count
+    )
+    return wire, rate
 
 
 def allocated(directory: Path) -> int:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.node_process import NodeProcess
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIME_TRAVEL, AUDIT, DASHBOARD = "time_travel", "audit_replicas", "live_dashboard"
+MIGRATION = "migrate_rabbitmq"
 
 
 def load(name: str) -> ModuleType:
@@ -97,7 +100,24 @@ def test_the_dashboard_shows_at_each_trigger_what_waits(
     assert any(waiting.values())
 
 
-@pytest.mark.parametrize("name", [TIME_TRAVEL, AUDIT, DASHBOARD])
+def test_the_migration_puts_a_brokers_messages_into_a_node_once(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load(MIGRATION)
+    rabbit = example.make_rabbit(tmp_path / "rabbit")
+    with NodeProcess(tmp_path / "node").wait_listening() as node:
+        for _ in range(2):
+            example.main(spark, rabbit, node.address)
+            assert capsys.readouterr().out.splitlines() == [
+                "moving 3 tasks of 1 queues",
+                "3 tasks of 1 queues are in the node",
+                "mail: key -5, b'text/plain', b'password'",
+                "mail: key 0, b'text/plain', b'invoice'",
+                "mail: key 0, b'text/plain', b'newsletter'",
+            ]
+
+
+@pytest.mark.parametrize("name", [TIME_TRAVEL, AUDIT, DASHBOARD, MIGRATION])
 def test_an_example_is_short_and_says_how_it_is_run(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text()
     assert len(text.splitlines()) < 80
@@ -105,4 +125,5 @@ def test_an_example_is_short_and_says_how_it_is_run(name: str) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {TIME_TRAVEL, AUDIT, DASHBOARD}
+    names = {TIME_TRAVEL, AUDIT, DASHBOARD, MIGRATION}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == names

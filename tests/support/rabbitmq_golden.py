@@ -144,3 +144,16 @@ def holds_expiry(expiry_us: int, row: dict[str, Any]) -> bool:
 def contents(parts: Iterable[tuple[str, bytes]], suffixes: tuple[str, ...]) -> Iterator[bytes]:
     """Yield the contents of the files with these suffixes."""
     return (data for name, data in parts if name.endswith(suffixes))
+
+
+DAMAGE = {
+    "c8_damage_crashed_merge": {"bad-marker"},
+    "c8_damage_segment_all_zero": {"zeros"},
+    "c8_damage_store_file_missing": {"missing"},
+    "c8_damage_store_marker_bad": {"bad-marker", "missing"},
+    "c8_damage_torn_journal": {"torn"},
+    "c8_damage_torn_journal_ack": {"torn"},
+    "c8_damage_torn_segment": {"torn"},
+    "c8_damage_torn_store_tail": {"torn", "missing"},
+}
+"""What somebody did to some of the directories, as statuses of damage."""

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.families import (
+    AsOfOption,
+    ExpiredOption,
+    PropertiesOption,
+    TransientOption,
+    VhostOption,
+)
 from penstock.cli.output import Exit, emit, say
 from penstock.errors import DependencyMissing, PathRefused, SparkFailed
 from penstock.formats.taskflux.generation import Generation
@@ -197,6 +204,10 @@ def tasks(
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this queue; '' is the default queue.")
     ] = None,
+    vhost: VhostOption = None,
+    include_transient: TransientOption = False,
+    include_expired: ExpiredOption = False,
+    as_of: AsOfOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -211,14 +222,22 @@ def tasks(
     size = _check([path])
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.moment import moment
+        from penstock.spark.pipeline.unlogged import AskedOfBroker
 
-        found = moment(spark, path, at, uncommitted=uncommitted)
+        asked = AskedOfBroker(
+            vhost=vhost,
+            include_transient=include_transient,
+            include_expired=include_expired,
+            as_of=as_of,
+        )
+        found = moment(spark, path, at, uncommitted=uncommitted, asked=asked)
         rows = found.tasks if queue is None else found.tasks.where(found.tasks.queue == queue)
         has_ids = not found.source.by_value
         for row in rows.orderBy("queue", "key", "task_id").toLocalIterator(prefetchPartitions=True):
             told = {"queue": row["queue"], "key": row["key"]}
             told["payload"] = encode_payload(bytes(row["payload"]))
-            emit(told | {"id": row["task_id"]} if has_ids else told)
+            number = "id" if found.source.has_log else "seq"
+            emit(told | {number: row["task_id"]} if has_ids else told)
 
 
 def snapshot(
@@ -305,6 +324,17 @@ def migrate(
     ] = FileFormat.TASKFLUX_3,
     at: AtOption = None,
     uncommitted: UncommittedOption = False,
+    vhost: VhostOption = None,
+    include_transient: TransientOption = False,
+    include_expired: ExpiredOption = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="RabbitMQ: leave out what has expired at this time; else when PATH was written last.",
+        ),
+    ] = None,
+    properties: PropertiesOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -315,19 +345,47 @@ def migrate(
     Examples:
       penstock pipeline migrate --from old --to new-node --format taskflux-3
       penstock pipeline migrate --from old --to localhost:2602
+      penstock pipeline migrate --from rabbit --to localhost:2602
     """
     size = _check([path])
+    with_envelope = _with_envelope(properties)
     is_node = _is_address(to)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
         from penstock.spark.pipeline.moment import moment
+        from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
 
-        found = moment(spark, path, at, uncommitted=uncommitted)
+        asked = AskedOfBroker(
+            vhost=vhost,
+            include_transient=include_transient,
+            include_expired=include_expired,
+            as_of=as_of,
+            is_steady=True,
+            envelope=with_envelope,
+        )
+        found = moment(spark, path, at, uncommitted=uncommitted, asked=asked)
+        if found.source.has_log and properties is not None:
+            raise typer.BadParameter("messages of RabbitMQ have them", param_hint="--properties")
         if is_node:
             queues, count = to_node(found, to, _teller(quiet))
         else:
             queues, count = to_directory(found, Path(to), _generation(form))
-    emit({"to": to, "index": found.index, "queues": queues, "tasks": count})
+        lost = 0
+        if not found.source.has_log:
+            lost = count_missing(spark, found.source, asked)
+    told = {"index": found.index} if found.source.has_log else {"lost": lost}
+    emit({"to": to, **told, "queues": queues, "tasks": count})
+    if lost:
+        say(f"{lost:,} messages are missing or damaged; 'penstock verify' lists them")
+        raise typer.Exit(Exit.DAMAGE)
+
+
+def _with_envelope(properties: str | None) -> bool:
+    if properties not in (None, "envelope", "drop"):
+        raise typer.BadParameter(
+            f"{properties!r} is neither 'envelope' nor 'drop'", param_hint="--properties"
+        )
+    return properties != "drop"
 
 
 def _is_address(to: str) -> bool:

@@ -46,7 +46,10 @@ class Op(StrEnum):
 class Kind(StrEnum):
     """What a row of ``entries`` is about."""
 
-    ENTRY = "entry"
+    ENTRY = "entry"  # of a log, or of a segment of a broker's index
+    RECORD = "record"  # of a broker's journal
+    SLOT = "slot"  # of a broker's index of version 2
+    MESSAGE = "message"  # in a broker's store
     DAMAGE = "damage"  # a stretch that is no record, or a file that cannot be read
     QUEUE = "queue"
     TASK = "task"
@@ -69,7 +72,8 @@ def schema_of(table: Table) -> pa.Schema:
         "path": pa.string(),  # the file, under its source
         "offset": pa.int64(),
         "size": pa.int64(),
-        "log_index": pa.int64(),  # of a snapshot's rows: the last entry that it covers
+        # Of a snapshot's rows: the last entry that it covers. Of a broker's: the number of a message in its queue.
+        "log_index": pa.int64(),
         "term": pa.int64(),
         "op": pa.string(),
         "queue": pa.string(),

@@ -41,6 +41,7 @@ class Family(Protocol):
     """What a family has to offer."""
 
     name: str
+    has_log: bool  # whether its entries have one order, in which a stream can follow them
 
     def recognise(self, path: Path) -> Any | None:
         """Return what stands at a path, or ``None`` if it is nothing of this family.
@@ -66,9 +67,12 @@ class Family(Protocol):
 
 def families() -> dict[str, Family]:
     """Return the families by name."""
+    from penstock.spark.rabbitmq import RabbitMQ
     from penstock.spark.taskflux import TaskFlux
 
-    return {family.name: family for family in (TaskFlux(),)}
+    # RabbitMQ's files are known by their names; TaskFlux's family says what is wrong with all that nobody knows.
+    known: tuple[Family, ...] = (RabbitMQ(), TaskFlux())
+    return {family.name: family for family in known}
 
 
 def plan(options: ReadOptions, filters: Filters) -> list[list[Piece]]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -45,6 +46,12 @@ class ReadOptions:
     queues: frozenset[str] | None = None  # the rows of these alone
     ops: frozenset[str] | None = None
     files: frozenset[str] | None = None  # by their paths, as the rows have them
+    vhosts: frozenset[str] | None = None  # of a broker: the rows of these alone
+    # For the table of a broker's tasks, beside those that survive a restart now.
+    include_transient: bool = False
+    include_expired: bool = False
+    as_of_us: int | None = None  # what expires up to this time is expired; None: now
+    envelope: bool = False  # payloads are envelopes: what the broker knew, and the body
     # Off: Spark 4.3 keeps what one query pushed down with the DataFrame, and reads no more for the next one, nor
     # for another branch of the same one. Rows would be lost; whoever queries a DataFrame once may have it on.
     pushdown: bool = False
@@ -130,6 +137,24 @@ def _columns(value: str) -> tuple[str, ...]:
     return names
 
 
+def _time_us(value: str) -> int:
+    """A moment in microseconds since 1970; one without a zone is in UTC."""
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError("a time such as 2026-01-31T12:00:00") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def parse_time(value: str) -> int:
+    """Return a time in microseconds since 1970. Raises ``InvalidValue``."""
+    try:
+        return _time_us(value)
+    except ValueError as wanted:
+        raise InvalidValue(f"{value!r} is no time; write it as {wanted}") from None
+
+
 def _ops(value: str) -> frozenset[str]:
     names = _names(value)
     if not names <= set(Op):
@@ -149,6 +174,11 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "queues": ("queues", _names),
     "ops": ("ops", _ops),
     "files": ("files", _names),
+    "vhosts": ("vhosts", _names),
+    "includeTransient": ("include_transient", _boolean),
+    "includeExpired": ("include_expired", _boolean),
+    "asOf": ("as_of_us", _time_us),
+    "envelope": ("envelope", _boolean),
     "pushdown": ("pushdown", _boolean),
     "columns": ("columns", _columns),
     "node": ("node", _text),
@@ -157,11 +187,27 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
 }
 
 
+OF_BROKERS: Final = ("vhosts", "includeTransient", "includeExpired", "asOf", "envelope")
+"""What only a broker's files can be asked."""
+
+_OF_BROKERS_TASKS: Final = OF_BROKERS[1:]
+
+
+def given(options: ReadOptions, names: tuple[str, ...]) -> list[str]:
+    """Return those of the options that are not as they are without being given."""
+    plain = ReadOptions(paths=())
+    return [
+        name
+        for name in names
+        if getattr(options, _KNOWN[name][0]) != getattr(plain, _KNOWN[name][0])
+    ]
+
+
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Return what the options say. Raises ``InvalidValue`` for one that is unknown or means nothing."""
     paths = _paths(options)
-    given = {name: value for name, value in options.items() if name.lower() not in _PATHS}
-    parsed = ReadOptions(paths=paths, **_fields(given, _KNOWN))  # type: ignore[arg-type]
+    others = {name: value for name, value in options.items() if name.lower() not in _PATHS}
+    parsed = ReadOptions(paths=paths, **_fields(others, _KNOWN))  # type: ignore[arg-type]
     _check(parsed)
     return parsed
 
@@ -226,8 +272,14 @@ def _check(options: ReadOptions) -> None:
         raise InvalidValue("the table tasks is the state after an entry: use option at")
     if options.table is Table.TASKS and (options.ops is not None or options.files is not None):
         raise InvalidValue("the table tasks has no ops, and is of all files; use option queues")
+    wrong = given(options, _OF_BROKERS_TASKS) if options.table is not Table.TASKS else []
+    if wrong:
+        raise InvalidValue(f"option {wrong[0]} is for the table tasks")
     if options.node is not None:
         parse_addresses(options.node)
+        wrong = given(options, OF_BROKERS)
+        if wrong:
+            raise InvalidValue(f"option {wrong[0]} is for files of RabbitMQ; a live node has none")
         if options.table is Table.TASKS:
             raise InvalidValue(
                 "a node's tasks are a table of its files; a live one has entries, changes"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +14,14 @@ class File:
     shown: str
     first: int | None
     size: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceQueue:
+    """A queue of a source, as its tables name it, and the vhost that it is in, if there are any."""
+
+    name: str
+    vhost: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,11 @@ class Source:
     commit: int | None  # the last index known to be committed; None: every whole entry counts
     by_value: bool  # whether removals name a value where no extension names an id
     is_decided: bool  # whether only a replay in order tells what its entries did
+    # Whether an order over all its entries exists. Without one there is no history, only what is stored now: its
+    # queues and tasks are those that its family lists.
+    has_log: bool = True
+    queues: tuple[SourceQueue, ...] = ()  # without a log: its queues, each once
+    written_us: int = 0  # without a log: when the newest of its files was written to
 
     @property
     def size(self) -> int:
@@ -43,3 +58,14 @@ class Source:
             if following is None or following.first is None or following.first > index + 1:
                 kept.append(file.shown)
         return kept
+
+
+def shown_path(source: str, path: Path) -> str:
+    """Return a file's path as rows have it: under its source, or its name if it is the source.
+
+    Of a node's directory of segments the other files are its neighbours: their paths begin with dots.
+    """
+    text, root = str(path), source.rstrip("/") + "/"
+    if text == source:
+        return path.name
+    return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)

@@ -8,6 +8,7 @@ the one it was fails the stream. A stream is of entries; what a snapshot holds i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import Compacted, CorruptData, InvalidValue
 from penstock.spark.columns import Table
-from penstock.spark.families import expand
+from penstock.spark.families import expand, families
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
-from penstock.spark.options import ReadOptions
+from penstock.spark.options import OF_BROKERS, ReadOptions, given
 from penstock.spark.taskflux.growing import GrowingLog, RangePlan
 from penstock.spark.taskflux.ranges import read_range as read_from_file
 from penstock.spark.worker import in_a_sentence, settle
@@ -194,7 +195,18 @@ def open_tail(options: ReadOptions) -> LogTail:
         raise InvalidValue(
             f"a stream follows one log and {len(paths)} were named; make one stream of each"
         )
+    _check_log(paths[0], options)
     return GrowingLog(paths[0])
+
+
+def _check_log(path: Path, options: ReadOptions) -> None:
+    """Raise ``InvalidValue`` for what has no log, and for what only that can be asked."""
+    for family in families().values():
+        if not family.has_log and family.recognise(path) is not None:
+            raise InvalidValue(f"{path}: has no log that a stream could follow; read it instead")
+    wrong = given(options, OF_BROKERS)
+    if wrong:
+        raise InvalidValue(f"{path}: option {wrong[0]} is for files of RabbitMQ")
 
 
 def read_plan(plan: Plan, options: ReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

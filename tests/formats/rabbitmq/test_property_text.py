@@ -124,7 +124,20 @@ def test_any_text_is_written_alike_or_not_at_all(blocks: list[bytes]) -> None:
         Properties(timestamp=2**63),
         Properties(headers=(Header(b"x", Value(Kind.TEXT, bytes(PLAIN_SIZE_MAX))),)),
     ],
-    ids=str,
+    ids=[
+        "quote",
+        "backslash",
+        "not ASCII",
+        "delete",
+        "newline",
+        "double",
+        "table",
+        "array",
+        "binary",
+        "lowest",
+        "late",
+        "long",
+    ],
 )
 def test_what_needs_thought_is_left_to_the_plain_decoder(rare: Properties) -> None:
     block = encode_properties(rare)

@@ -63,7 +63,9 @@ def changed(found: list[dict[str, Any]], outcome: Outcome) -> list[str]:
     return sorted(
         str([row[name] for name in names])
         for row in found
-        if row["source"] in begins and row["log_index"] > begins[row["source"]]
+        if row["source"] in begins
+        and row["log_index"] > begins[row["source"]]
+        and row["op"] not in ("queue", "task")  # a snapshot beside a log that tells everything
     )
 
 

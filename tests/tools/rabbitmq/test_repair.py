@@ -36,6 +36,7 @@ from support.rabbitmq_directories import (
     stored,
     unpacked,
 )
+from support.rabbitmq_golden import DAMAGE
 
 EVERYTHING = Wanted(as_of_us=0, transient=True, expired=True)
 VHOST = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
@@ -69,24 +70,13 @@ def check(path: Path, out: Path) -> tuple[list[Row], Repaired]:
 
 # --- what real brokers left ----------------------------------------------------------------------
 
-LEFT = {
-    "c8_damage_crashed_merge": {"bad-marker"},
-    "c8_damage_segment_all_zero": {"zeros"},
-    "c8_damage_store_file_missing": {"missing"},
-    "c8_damage_store_marker_bad": {"bad-marker", "missing"},
-    "c8_damage_torn_journal": {"torn"},
-    "c8_damage_torn_journal_ack": {"torn"},
-    "c8_damage_torn_segment": {"torn"},
-    "c8_damage_torn_store_tail": {"missing", "torn"},
-}
-
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_directory_is_written_anew_with_every_message(tmp_path: Path, name: str) -> None:
     source = unpacked(name, tmp_path / "broker")
     files = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
     rows, result = check(source, tmp_path / "out")
-    assert {row["status"] for row in rows} == LEFT.get(name, set())
+    assert {row["status"] for row in rows} == DAMAGE.get(name, set())
     assert result.left == len(rows)
     assert {path: path.read_bytes() for path in files} == files
     names = {path.name for path in (tmp_path / "out").rglob("*")}

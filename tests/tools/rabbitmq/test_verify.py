@@ -21,19 +21,9 @@ from penstock.tools.rabbitmq.tasks import tasks
 from penstock.tools.rabbitmq.verify import inspect, verify
 from support.damage import random_damage
 from support.rabbitmq_directories import NAMES, Directory, journaled, publish, truth, unpacked
+from support.rabbitmq_golden import DAMAGE
 
 PLACE = ["family", "kind", "path", "offset", "size", "status"]
-
-DAMAGE = {
-    "c8_damage_crashed_merge": {"bad-marker"},
-    "c8_damage_segment_all_zero": {"zeros"},
-    "c8_damage_store_file_missing": {"missing"},
-    "c8_damage_store_marker_bad": {"bad-marker", "missing"},
-    "c8_damage_torn_journal": {"torn"},
-    "c8_damage_torn_journal_ack": {"torn"},
-    "c8_damage_torn_segment": {"torn"},
-    "c8_damage_torn_store_tail": {"torn", "missing"},
-}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.errors import InvalidValue
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.small import small_table
@@ -29,6 +30,12 @@ class Audit(NamedTuple):
 def audit(spark: SparkSession, paths: Sequence[str]) -> Audit:
     """Return what is wrong within each of some replicas, and between them. Raises ``PenstockError``."""
     sources = find_sources(paths)
+    for source in sources:
+        if not source.has_log:
+            raise InvalidValue(
+                f"{source.name}: an audit compares copies of a log, and {source.words} has none; 'penstock verify'"
+                " checks its files"
+            )
     entries = spark.read.format("penstock").load([source.name for source in sources])
     starts = small_table(
         spark, [(s.name, s.begin + 1) for s in sources], "source string, start long"

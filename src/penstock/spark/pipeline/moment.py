@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.errors import Compacted, CorruptData, OutOfRange
+from penstock.errors import Compacted, CorruptData, InvalidValue, OutOfRange
 from penstock.spark.columns import Op
+from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
 from penstock.spark.pipeline.histories import (
@@ -23,6 +24,7 @@ from penstock.spark.pipeline.histories import (
     with_payloads,
 )
 from penstock.spark.pipeline.inputs import find_sources
+from penstock.spark.pipeline.unlogged import AskedOfBroker
 from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
@@ -34,20 +36,30 @@ class Moment:
     """A source as it was after an entry."""
 
     source: Source
-    index: int
+    index: int  # -1 without a log
     term: int
     tasks: DataFrame  # those that waited
     lives: DataFrame  # the queues that lived
 
 
 def moment(
-    spark: SparkSession, path: str, at: int | None = None, *, uncommitted: bool = False
+    spark: SparkSession,
+    path: str,
+    at: int | None = None,
+    *,
+    uncommitted: bool = False,
+    asked: AskedOfBroker | None = None,
 ) -> Moment:
     """Return the state after entry ``at``, or after the last that counts. Raises ``PenstockError``.
 
-    As strict as ``penstock tasks``: damage in the way stops it, for a state that skips an entry never was.
+    As strict as ``penstock tasks``: damage in the way stops it, for a state that skips an entry never was. Of a source
+    without a log it is what its files hold now; ``asked`` says which of it.
     """
     (source,) = find_sources([path], uncommitted=uncommitted)
+    if not source.has_log:
+        return _without_log(spark, source, at, asked or AskedOfBroker())
+    if asked is not None:
+        asked.refuse(path)
     if at is not None and at < source.begin:
         raise Compacted(
             f"entry {at} is covered by the snapshot, which holds the state after entry {source.begin};"
@@ -79,6 +91,26 @@ def moment(
         term=term,
         tasks=with_payloads(waiting, payloads, state.open),
         lives=with_last_ids(lives, histories).where("until is null"),
+    )
+
+
+def _without_log(
+    spark: SparkSession, source: Source, at: int | None, asked: AskedOfBroker
+) -> Moment:
+    if at is not None:
+        raise InvalidValue(
+            f"{source.name}: {source.words} has no log, so there is no state but the present one; leave --at away"
+        )
+    if not source.queues:
+        raise InvalidValue(
+            f"{source.name}: {source.words} has no queues; name a node, vhost or queue"
+        )
+    return Moment(
+        source=source,
+        index=-1,
+        term=0,
+        tasks=unlogged.tasks_of(spark, [source], asked.options(source)),
+        lives=unlogged.lives_of(spark, [source], vhost=asked.vhost),
     )
 
 

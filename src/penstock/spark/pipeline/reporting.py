@@ -49,7 +49,7 @@ def write_report(
     }
     counts = {
         row["source"]: row["count"]
-        for row in read("entries").where("kind = 'entry'").groupBy("source").count().collect()
+        for row in _records(read("entries")).groupBy("source").count().collect()
     }
     facts = Facts(
         title=title,
@@ -70,6 +70,11 @@ def write_report(
         version=penstock.__version__,
     )
     return make_report(_tables(read), facts)
+
+
+def _records(entries: DataFrame) -> DataFrame:
+    """Return the entries of logs, and what stands for them in a source without one."""
+    return entries.where("kind = 'entry' or op in ('add', 'deliver', 'remove')")
 
 
 def _tables(read: Callable[[str], DataFrame]) -> dict[str, pa.Table]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
-from penstock.spark.pipeline import tables
+from penstock.spark.pipeline import tables, unlogged
 from penstock.spark.pipeline.beginning import (
     NEXT_NUMBERS_SCHEMA,
     Beginning,
@@ -103,6 +103,9 @@ def run(
     sources = find_sources(paths, uncommitted=uncommitted)
     if len({source.name for source in sources}) != len(sources):
         raise InvalidValue("a source is given twice")
+    for source in sources:
+        if replicas and not source.has_log:
+            raise InvalidValue(f"{source.name}: has no log of which it could be a replica")
     store = Store(out)
     previous = store.current() if incremental else None
     staging = store.begin()
@@ -163,6 +166,10 @@ class _Work:
         self._staging = staging
         self._previous = previous
         self._say = say
+        self._logged = [source for source in sources if source.has_log]
+        self._unlogged = [source for source in sources if not source.has_log]
+        self._unlogged_names = [source.name for source in self._unlogged]
+        self._as_of_us = time.time_ns() // 1000  # what expires up to now is expired, in all tables
         self._staged: list[str] = []
         self._schemas: dict[str, StructType] = {}
         self.rows: dict[str, int] = {}
@@ -228,7 +235,10 @@ class _Work:
     def survey(self) -> None:
         """Find out where each source's history ends: before its first damage, at its commit index."""
         self._say("reading " + ", ".join(source.words for source in self._sources[:3]))
-        files = [row.asDict() for row in tables.survey(self._load(HEADS)).collect()]
+        files = []
+        if self._logged:
+            heads = self._load(HEADS, self._logged)
+            files = [row.asDict() for row in tables.survey(heads).collect()]
         ends = self._ends(files)
         self._bounds = self._small(
             [(s.name, self._known_index(s), s.begin, ends[s.name][0]) for s in self._sources],
@@ -253,18 +263,17 @@ class _Work:
         is_counted = (F.col("kind") == "entry") & (F.col("status") == "ok")
         is_counted = is_counted & (F.col("log_index") <= F.col("end"))
         part = F.when(is_counted, LOG).otherwise(REST)
-        entries = self._load().join(F.broadcast(self._bounds), "source").withColumn("part", part)
+        entries = self._load((), self._sources)
+        entries = entries.join(F.broadcast(self._bounds), "source").withColumn("part", part)
         entries = self._with_source_directory(entries.drop("known", "begin", "end"))
         if self._previous is not None:
             self._staging.take_over(self._previous, "entries", self._keep(f"part={LOG}"))
         self._write(entries, "entries", BY_SOURCE, "part")
 
-    def _load(self, columns: Sequence[str] = ()) -> DataFrame:
-        """Return what is new, and what may have changed since an earlier run."""
-        pieces = [
-            self._load_new(source, columns) for source in self._sources if source.name in self.known
-        ]
-        fresh = [source.name for source in self._fresh()]
+    def _load(self, columns: Sequence[str], sources: Sequence[Source]) -> DataFrame:
+        """Return what is new in some sources, and what may have changed since an earlier run."""
+        pieces = [self._load_new(each, columns) for each in sources if each.name in self.known]
+        fresh = [source.name for source in sources if source.name not in self.known]
         if fresh:
             # In one go: planning starts a Python of its own for each read.
             pieces.append(self._reader(columns).load(fresh))
@@ -341,6 +350,8 @@ class _Work:
         changes = changes.select(*CHANGES)
         if requests:
             changes = changes.unionByName(self._only_new(decide(entries, requests)))
+        if self._unlogged:
+            changes = changes.unionByName(unlogged.changes_of(entries, self._unlogged_names))
         if self._previous is not None:
             self._staging.take_over(self._previous, "changes", self._keep())
         self._write(self._by(changes), "changes", *_QUEUES)
@@ -353,7 +364,7 @@ class _Work:
     def _begin(self) -> Beginning:
         """Return what the new changes are applied to."""
         fresh = self._fresh()
-        empty = [source for source in fresh if source.begin < 0]
+        empty = [source for source in fresh if source.begin < 0 and source.has_log]
         stored = [source.name for source in fresh if source.begin >= 0]
         beginnings = [from_nothing(self._spark, empty)]
         if stored:
@@ -394,6 +405,9 @@ class _Work:
         old = self._old("lives", LIVES_SCHEMA)
         if old is not None:
             known_lives = known_lives.unionByName(old.where("until is not null"))
+        if self._unlogged:
+            theirs = unlogged.lives_of(self._spark, self._unlogged)
+            known_lives = known_lives.unionByName(theirs)
         self._write(known_lives, "lives")
         self._tell_numbers(beginning, lives)
         held = histories.where("is_held").groupBy("source", "queue").agg(F.count("*").alias("held"))
@@ -410,6 +424,10 @@ class _Work:
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
         waiting = histories.where("ended_index is null")
         tasks = with_payloads(waiting, changes.of("add"), beginning.state.open)
+        if self._unlogged:
+            as_of = {"asOf": unlogged.iso_time(self._as_of_us)}
+            theirs = unlogged.tasks_of(self._spark, self._unlogged, as_of)
+            tasks = tasks.unionByName(theirs)
         self._write(self._by(tasks), "tasks", *_QUEUES)
 
     def _tell_numbers(self, beginning: Beginning, lives: DataFrame) -> None:
@@ -447,18 +465,39 @@ class _Work:
         throughput = self._add("throughput", tables.throughput(both), tables.STRETCH)
         self._write(self._by(tables.depth(throughput, self._kept("base"))), "depth", *_QUEUES)
         waiting = lives.where("ended_index is null")
-        self._add("keys", tables.keys(both), ("source", "queue", "key"), tables.waiting(waiting))
-        self._add("sizes", tables.sizes(came), ("source", "queue", "size_low"))
+        keys, sizes = None, None
+        if self._unlogged:
+            changes = self._of_unlogged("changes")
+            keys = unlogged.keys_of(changes, self._of_unlogged("tasks"))
+            sizes = unlogged.sizes_of(changes)
+        waits = tables.waiting(waiting)
+        self._add("keys", tables.keys(both), ("source", "queue", "key"), now=waits, also=keys)
+        self._add("sizes", tables.sizes(came), ("source", "queue", "size_low"), also=sizes)
+
+    def _of_unlogged(self, name: str) -> DataFrame:
+        """Return what a table of this run has of sources without a log."""
+        return self._kept(name).where(F.col("source").isin(*self._unlogged_names)).drop(*_QUEUES)
 
     def _add(
-        self, name: str, counts: DataFrame, by: Sequence[str], now: DataFrame | None = None
+        self,
+        name: str,
+        counts: DataFrame,
+        by: Sequence[str],
+        *,
+        now: DataFrame | None = None,
+        also: DataFrame | None = None,
     ) -> DataFrame:
-        """Add counts to those of the run before, put beside them what counts now, and keep them."""
+        """Add counts to those of the run before, put beside them what counts now, and keep them.
+
+        ``also`` are counts of sources that every run reads anew.
+        """
         old = self._old(name)
         if old is not None:
             counts = tables.add_up(counts.unionByName(old.select(counts.columns)), *by)
         if now is not None:
             counts = _outer(counts, now, list(by))
+        if also is not None:
+            counts = counts.unionByName(also)
         self._write(self._by(counts), name, *_QUEUES)
         return self._kept(name).drop(*_QUEUES)
 
@@ -466,7 +505,14 @@ class _Work:
         """Find what is wrong: within files, between them, between replicas."""
         self._say("looking for damage")
         entries = self._kept("entries")
-        self._write(tables.damage(entries), "damage")
+        damage = tables.damage(entries)
+        if self._unlogged:
+            records = entries.where(F.col("source").isin(*self._unlogged_names)).where(
+                "status = 'ok'"
+            )
+            tasks = self._of_unlogged("tasks")
+            damage = damage.unionByName(unlogged.missing(records, tasks, self._as_of_us))
+        self._write(damage, "damage")
         starts = self._small(
             [(s.name, s.begin + 1) for s in self._sources], "source string, start long"
         )
@@ -477,7 +523,7 @@ class _Work:
         kept = self._kept("spans").join(F.broadcast(current), ["source", "path"])
         self._write(tables.gaps(kept, starts), "gaps")
         ends = self._small(
-            [(name, progress.index) for name, progress in self.progress.items()],
+            [(source.name, self.progress[source.name].index) for source in self._logged],
             "source string, end long",
         )
         compared = tables.divergence(entries, ends)

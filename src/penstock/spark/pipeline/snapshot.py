@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,7 @@ from penstock.model import (
 )
 from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
+from penstock.spark.pipeline.unlogged import numbered
 from penstock.tools.new_directory import new_directory
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def write_snapshot(
     with new_directory(out, generation, source=Path(moment.source.name)) as new:
         staging.mkdir()
         try:
-            heads = _heads(moment)
             parts = _encode(moment, WRITTEN[generation].form, staging)
+            heads = _heads(moment, parts)
             counts = {name: sum(part["tasks"] for part in parts.get(name, ())) for name in heads}
             point = SnapshotPoint(index=Index(max(moment.index, 0)), term=Term(max(moment.term, 1)))
             new.write_encoded(
@@ -65,13 +66,15 @@ def write_snapshot(
     return len(heads), sum(counts.values())
 
 
-def _heads(moment: Moment) -> dict[str, QueueHead]:
+def _heads(moment: Moment, parts: Mapping[str, list[dict[str, Any]]]) -> dict[str, QueueHead]:
     rows = moment.lives.select("queue", "last_id", "policy").collect()
+    # Without a log no queue has given out an id before; its tasks are numbered for the purpose.
+    given = {name: sum(part["tasks"] for part in theirs) for name, theirs in parts.items()}
     heads = {
         row["queue"]: QueueHead(
             name=QueueName(row["queue"]),
             policy=policy_of(row["policy"]),
-            last_id=TaskId(row["last_id"]),
+            last_id=TaskId(row["last_id"] if moment.source.has_log else given.get(row["queue"], 0)),
             count=0,
         )
         for row in rows
@@ -95,7 +98,8 @@ def _encode(moment: Moment, form: QueueForm, staging: Path) -> dict[str, list[di
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from _encode_part(batches, QueueForm[form_name], Path(home))
 
-    tasks = moment.tasks.select("queue", "task_id", "key", "payload")
+    tasks = moment.tasks if moment.source.has_log else numbered(moment.tasks)
+    tasks = tasks.select("queue", "task_id", "key", "payload")
     in_order = tasks.repartitionByRange("queue", "task_id").sortWithinPartitions("queue", "task_id")
     rows = in_order.mapInArrow(encode, PARTS_SCHEMA).orderBy("part", "place").collect()
     parts: dict[str, list[dict[str, Any]]] = {}

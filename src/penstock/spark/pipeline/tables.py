@@ -122,8 +122,9 @@ def sizes(lives: DataFrame) -> DataFrame:
 
 
 def damage(entries: DataFrame) -> DataFrame:
-    """Return what is not whole."""
-    return entries.where("status != 'ok'").select(
+    """Return what is not whole; a family says of what tells of nothing lost that it is harmless."""
+    is_harmless = F.coalesce(F.col("properties")["harmless"], F.lit("false")) == "true"
+    return entries.where((F.col("status") != "ok") & ~is_harmless).select(
         "source", "family", "path", "offset", "size", "log_index", "status", "reason"
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.formats.taskflux.generation import Contents, Generation
-from penstock.spark.sources import File, Source
-from penstock.spark.taskflux.planning import shown_path
+from penstock.spark.sources import File, Source, shown_path
 from penstock.tools.history import History, survey
 from penstock.tools.target import FAMILY, Target
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import decode_delta
@@ -11,14 +11,23 @@ from penstock.formats.taskflux.entries import BAD_OP
 from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import CreateCommand, CreateQueue, Policy
-from penstock.spark import arrow
-from penstock.spark.columns import Op, Table, schema_of
+from penstock.spark.columns import Op
+from penstock.spark.properties import Property, hexadecimal, properties
 from penstock.tools.rows import policy_fields
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+__all__ = [
+    "OPS",
+    "Property",
+    "codes",
+    "extension_properties",
+    "policy_properties",
+    "properties",
+]
 
 _CODES: Final[Mapping[Verdict, int]] = {
     Verdict.NOTHING: 0xF0,
@@ -50,37 +59,6 @@ def codes(found: ExtensionColumns) -> NDArray[np.int64]:
     return np.array([_CODES[verdict] for verdict in Verdict], dtype=np.int64)[found.verdict]
 
 
-class Property(NamedTuple):
-    """One property of some rows."""
-
-    name: str
-    rows: NDArray[np.int64]
-    values: pa.Array  # of text, one for each of the rows
-
-
-def properties(found: Sequence[Property], count: int) -> pa.Array:
-    """Return the column of ``count`` rows; null where a row has no property. A row's come in the order given."""
-    import numpy as np
-    import pyarrow as pa
-
-    kind = schema_of(Table.ENTRIES).field("properties").type
-    found = [one for one in found if len(one.rows)]
-    if not found:
-        return arrow.same(None, count, kind)
-    rows = np.concatenate([one.rows for one in found])
-    order = np.argsort(rows, kind="stable")
-    names = np.repeat(np.arange(len(found), dtype=np.int32), [len(one.rows) for one in found])
-    keys = pa.DictionaryArray.from_arrays(names[order], [one.name for one in found])
-    values = pa.concat_arrays([one.values for one in found]).take(pa.array(order))
-    sizes = np.bincount(rows, minlength=count)
-    ends = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(sizes, out=ends[1:])
-    # A null among the ends makes its row null; the last end is no row's beginning.
-    is_missing = np.append(sizes == 0, False)
-    offsets = pa.array(ends, mask=is_missing)
-    return pa.MapArray.from_arrays(offsets, keys.dictionary_decode(), values, type=kind)
-
-
 def extension_properties(found: ExtensionColumns, places: NDArray[np.int64]) -> list[Property]:
     """Return what extensions say: for each row its place among ``found``, below 0 where it is none."""
     import numpy as np
@@ -109,7 +87,7 @@ def extension_properties(found: ExtensionColumns, places: NDArray[np.int64]) -> 
     add("expires_ms", found.expires_ms, found.expires_ms >= 0)
     add("attempts", found.attempts, found.attempts > 0)
     rows = every[found.has_producer[places[every]]]
-    said.append(Property("producer", rows, _hexadecimal(found.producer[places[rows]])))
+    said.append(Property("producer", rows, hexadecimal(found.producer[places[rows]])))
     add("sequence", found.sequence, found.has_producer)
     add("total", found.total, found.has_producer)
     add("lease_ms", found.lease_ms, found.lease_ms > 0)
@@ -118,19 +96,6 @@ def extension_properties(found: ExtensionColumns, places: NDArray[np.int64]) -> 
     rows = every[np.diff(found.id_ends)[places[every]] > 0]
     said.append(Property("ids", rows, _joined_ids(found, places[rows])))
     return said
-
-
-def _hexadecimal(raw: NDArray[np.uint8]) -> pa.Array:
-    """Return each row of bytes as hexadecimal digits."""
-    import numpy as np
-    import pyarrow as pa
-
-    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-    text = np.ascontiguousarray(digits[np.stack((raw >> 4, raw & 15), axis=2)])
-    ends = np.arange(len(raw) + 1, dtype=np.int32) * (2 * raw.shape[1])
-    return pa.Array.from_buffers(
-        pa.string(), len(raw), [None, pa.py_buffer(ends), pa.py_buffer(text)]
-    )
 
 
 def _joined_ids(found: ExtensionColumns, places: NDArray[np.int64]) -> pa.Array:

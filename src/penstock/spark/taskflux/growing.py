@@ -22,7 +22,7 @@ from penstock.errors import Compacted, CorruptData, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, decode_header, parse_segment_name
 from penstock.spark.families import refusal
-from penstock.spark.taskflux.planning import shown_path
+from penstock.spark.sources import shown_path
 from penstock.spark.taskflux.scanning import is_record_of
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.reading import scan_file_columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ from penstock.spark.columns import OK, Op, Table
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
+from penstock.spark.sources import shown_path
 from penstock.tools.history import History, read_history, survey
 from penstock.tools.target import FAMILY, LogFile, Target, opened
 
@@ -119,17 +119,6 @@ def _is_row_wanted(row: dict[str, object], options: ReadOptions, filters: Filter
 
 def _piece(source: str, size: int, plan: object) -> Piece:
     return Piece(family=FAMILY, source=source, size=size, plan=plan)
-
-
-def shown_path(source: str, path: Path) -> str:
-    """Return a file's path as rows have it: under its source, or its name if it is the source.
-
-    Of a node's directory of segments the other files are its neighbours: their paths begin with dots.
-    """
-    text, root = str(path), source.rstrip("/") + "/"
-    if text == source:
-        return path.name
-    return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
 
 
 def _snapshot_pieces(source: str, history: History, filters: Filters) -> list[Piece]:

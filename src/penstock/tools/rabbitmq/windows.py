@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.binary import Bytes
 from penstock.errors import DependencyMissing
@@ -24,6 +24,8 @@ from penstock.tools.target import opened
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 WINDOW: Final = 4 * 2**20
 """Bytes read at a time, as a broker does: large enough to spread a call's cost."""
@@ -65,19 +67,11 @@ def scan_index_file(
     window_max: int = EMBEDDED_MAX,
 ) -> Iterator[Piece]:
     """Yield every piece of a journal or a segment; offsets count from the start of the file."""
-    base, size, room = 0, file.size(), window
-    while base < size:
-        data, size = _read(file, base, room, size)
-        position = yield from _shifted(scan(data, size=size - base), base)
-        progress(position)
-        base += position
-        is_full = room >= window_max
-        room = window if position else min(2 * room, window_max)
-        if position == 0 and base < size:
-            status = _hopeless(file, data, base, size, is_full)
-            if status is not None:
-                yield _rest(base, size, status)
-                return
+
+    def judge(base: int, data: bytes, size: int) -> Generator[Piece, None, int]:
+        return _shifted(scan(data, size=size), base)
+
+    return _judged(file, judge, _rest, progress, window, window_max)
 
 
 class IndexWindow(NamedTuple):
@@ -102,32 +96,52 @@ def scan_index_columns(
     window_max: int = EMBEDDED_MAX,
 ) -> Iterator[IndexWindow]:
     """Yield what ``scan_index_file`` yields, in columns. Raises ``DependencyMissing``."""
-    base, size, room = 0, file.size(), window
-    if size == 0:
-        return
+    if file.size() == 0:
+        return iter(())
     np = _numpy()
-    while base < size:
-        raw, size = _read(file, base, room, size)
+
+    def judge(base: int, raw: bytes, size: int) -> Generator[IndexWindow, None, int]:
         data = np.frombuffer(raw, dtype=np.uint8)
-        batches = scan(data, size=size - base)
-        position = 0
+        batches = scan(data, size=size)
         while True:
             try:
                 pieces = next(batches)
             except StopIteration as done:
-                position = done.value
-                break
+                return int(done.value)
             yield IndexWindow(base, data, pieces)
+
+    def rest(base: int, size: int, status: Status) -> IndexWindow:
+        row = (0, size - base, status, Kind.NONE, 0, 0, 0, 0)
+        pieces = PieceColumns.of_rows(np.array([row], dtype=np.int64).T)
+        return IndexWindow(base, np.empty(0, dtype=np.uint8), pieces)
+
+    return _judged(file, judge, rest, progress, window, window_max)
+
+
+def _judged(
+    file: File,
+    judge: Callable[[int, bytes, int], Generator[T, None, int]],
+    rest: Callable[[int, int, Status], T],
+    progress: Progress,
+    window: int,
+    window_max: int,
+) -> Iterator[T]:
+    """Yield what is judged of each window, and what is left where nothing more can be judged.
+
+    ``judge`` is given where the window begins, its bytes, and how many are left of the file; it returns how far it came.
+    """
+    base, size, room = 0, file.size(), window
+    while base < size:
+        data, size = _read(file, base, room, size)
+        position = yield from judge(base, data, size - base)
         progress(position)
         base += position
         is_full = room >= window_max
         room = window if position else min(2 * room, window_max)
         if position == 0 and base < size:
-            status = _hopeless(file, raw, base, size, is_full)
+            status = _hopeless(file, data, base, size, is_full)
             if status is not None:
-                row = (0, size - base, status, Kind.NONE, 0, 0, 0, 0)
-                rest = np.array([row], dtype=np.int64).T
-                yield IndexWindow(base, data[:0], PieceColumns.of_rows(rest))
+                yield rest(base, size, status)
                 return
 
 

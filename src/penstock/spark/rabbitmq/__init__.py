@@ -1,0 +1,45 @@
+"""RabbitMQ's files as tables: a node's data directory, or a vhost, a queue, a store or one file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark.families import Piece
+from penstock.spark.filters import Filters
+from penstock.spark.options import ReadOptions
+from penstock.spark.rabbitmq.planning import plan_source
+from penstock.spark.sources import Source
+from penstock.tools.rabbitmq.location import FAMILY, Location, is_rabbitmq, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RabbitMQ:
+    """The family of a broker's classic queues."""
+
+    name = FAMILY
+    has_log = False
+
+    def recognise(self, path: Path) -> Location | None:
+        return resolve(path) if is_rabbitmq(path) else None
+
+    def describe(self, source: str, found: Location, *, uncommitted: bool) -> Source:
+        from penstock.spark.rabbitmq.describing import describe
+
+        del uncommitted  # there is no commit index: what is stored counts
+        return describe(source, found)
+
+    def plan(
+        self, source: str, found: Location, options: ReadOptions, filters: Filters
+    ) -> list[Piece]:
+        return plan_source(source, found, options, filters)
+
+    def read(
+        self, piece: Piece, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.rabbitmq.scanning import read_piece
+
+        return read_piece(piece, options, filters, columns)

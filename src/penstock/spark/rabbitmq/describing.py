@@ -1,0 +1,52 @@
+"""What a broker's directory is, before any of its records is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.spark.rabbitmq.names import queue_of, vhost_of
+from penstock.spark.rabbitmq.planning import STORES
+from penstock.spark.sources import File, Source, SourceQueue, shown_path
+from penstock.tools.rabbitmq.location import FAMILY, Location
+
+
+def describe(name: str, location: Location) -> Source:
+    """Return what a pipeline needs to know of a location.
+
+    Messages are numbered queue by queue, and nothing orders the records of two queues, or acks of one: a broker
+    has no log.
+    """
+    files = [(path, _look(path)) for path in location.files]
+    queues = {
+        queue_of(vhost, queue): vhost_of(vhost, queue)
+        for vhost in location.vhosts
+        for queue in vhost.queues
+    }
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"RabbitMQ, {location.kind}",
+        files=tuple(
+            File(shown=shown_path(name, path), first=None, size=size) for path, (size, _) in files
+        ),
+        begin=-1,
+        log_first=0,
+        covered=-1,
+        commit=None,
+        by_value=False,
+        is_decided=False,
+        has_log=False,
+        queues=()
+        if location.kind in STORES
+        else tuple(SourceQueue(*each) for each in sorted(queues.items())),
+        written_us=max((written for _, (_, written) in files), default=0) // 1000,
+    )
+
+
+def _look(path: Path) -> tuple[int, int]:
+    """Return a file's size, and when it was written to in nanoseconds."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0  # it went away, or may not be looked at: reading tells
+    return found.st_size, found.st_mtime_ns
