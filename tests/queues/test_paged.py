@@ -48,7 +48,7 @@ def test_tasks_on_pages_are_what_tasks_in_memory_are(seed: int, start: int) -> N
                 assert paged.discard(task_id) == plain.discard(task_id)
         if choice > 0.95:
             paged = PagedTasks(pages, paged.last_id)  # as a start does
-        asked = [task_id for task_id, _, _ in plain][-5:] + [plain.last_id + 9, start]
+        asked = [*[task_id for task_id, _, _ in plain][-5:], plain.last_id + 9, start]
         assert paged.payloads(asked) == plain.payloads(asked)
         assert [paged.key(i) for i in asked] == [plain.key(i) for i in asked]
         assert [paged.get(i) for i in asked] == [plain.get(i) for i in asked]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -159,12 +160,13 @@ def test_what_was_delayed_when_it_was_listed_is_delivered_once() -> None:
 def test_a_removal_or_return_of_what_is_not_there_is_a_conflict() -> None:
     queue = made()
     queue.add([1], [b"x"])
-    for call in (
+    calls: list[Callable[[], None]] = [
         lambda: queue.remove(2),
         lambda: queue.remove_out([2]),
         lambda: queue.return_(2, not_before_ms=None),
         lambda: queue.restore(1, 0, b""),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ReplayConflict):
             call()
 

@@ -15,10 +15,10 @@ from penstock.binary import Bytes
 from penstock.errors import CorruptData, InvalidValue
 from penstock.formats.rabbitmq.properties import (
     Properties,
-    text_of_json,
     json_of_properties,
     json_of_text,
     properties_of_json,
+    text_of_json,
 )
 
 T = TypeVar("T", int, bool)
