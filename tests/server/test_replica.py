@@ -12,11 +12,9 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.model import DEFAULT_QUEUE
 from penstock.protocol import version2 as v2
 from penstock.server.disk import LaterDisk
-from penstock.server.rebuild import rebuild
-from penstock.storage.directory import NodeDirectory
-from penstock.testing.disk import MemoryFiles, Operation, crash_states
+from penstock.testing.disk import Operation, crash_states
 from server.test_rebuild import Told, payloads
-from support.node_rig import LIMITS, ROOT, Rig
+from support.node_rig import Rig, rebuilt
 from support.report import report
 
 GENERATIONS = [Generation.TWO, Generation.THREE]
@@ -57,17 +55,12 @@ def test_what_was_told_is_there_after_a_power_cut_at_any_operation(generation: G
                 continue  # the node had not come up yet
             last = told[-1]
             following = account[min(last + 1, len(account) - 1)]
-            directory = NodeDirectory(
-                MemoryFiles(crash.image), ROOT, generation=generation, limits=LIMITS
-            )
-            state = rebuild(directory)
-            found = payloads(state)
+            found = payloads(rebuilt(crash.image, generation))
             where = f"seed {seed}, after {crash.operations} operations, {crash.survived}"
             known, coming = account[last][1].keys(), following[1].keys()
             assert known & coming <= found.keys(), where
             assert found.keys() <= known | coming, where
             count += 1
-            directory.close()
     report(f"power cuts under the replica, generation {generation}: {count} states")
 
 
