@@ -51,6 +51,7 @@ from penstock.storage.queue_segments import (
     ACKED,
     DELIVERED,
     PUBLISH_FLUSHED,
+    PUBLISHED,
     STORED,
     Publishes,
     Segment,
@@ -185,9 +186,9 @@ class QueueIndex:
         count = len(ids)
         assert count == len(messages) == len(sizes)
         assert self._next_sequence <= first_seq <= SEQUENCE_END - count, "numbers only grow"
-        assert all(one[:2] in _BEGINNINGS for one in messages), "a message is a term"
         if not count:
             return
+        assert messages[0][:2] in _BEGINNINGS, "a message is a term"
         self._open_files.check()
         body_sizes = np.asarray(sizes, dtype=np.int64)
         lengths = np.fromiter(map(len, messages), np.int64, count)
@@ -547,7 +548,8 @@ def _unacked(segment: Segment, found: list[Publishes]) -> Unacked:
     """Return those messages of a segment that are not acked, in order."""
     sequence = np.concatenate([part.sequence for part in found])
     facts = segment.state[sequence - segment.first]
-    rows = np.flatnonzero(facts & ACKED == 0)
+    # A journal may still have a message that was acked and forgotten with all others of its segment.
+    rows = np.flatnonzero(facts & (PUBLISHED | ACKED) == PUBLISHED)
     rows = rows[np.argsort(sequence[rows], kind="stable")]
     ids = np.ascontiguousarray(np.concatenate([part.message_id for part in found])[rows])
     return Unacked(

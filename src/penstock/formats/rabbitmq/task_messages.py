@@ -8,6 +8,7 @@ batch of them is made and read without a look at terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from struct import Struct
 from typing import Final
 
@@ -64,30 +65,21 @@ class TaskMessages:
         """Return the ids and the messages of consecutive tasks."""
         before_key, before_checksum, before_size = self._constants
         before_id, behind_id = self._behind
-        pack, pack_id, number = self._head.pack, _ID.pack, self._number
-        ids = [
-            pack_id(key, number, task_id & _ID_LOW) for task_id, key in enumerate(keys, first_id)
-        ]
-        messages = [
-            b"".join(
-                (
-                    pack(
-                        before_key,
-                        key,
-                        before_checksum,
-                        checksum_of_one(payload),
-                        before_size,
-                        len(payload),
-                    ),
-                    payload,
-                    before_id,
-                    message_id,
-                    behind_id,
-                )
-            )
-            for key, payload, message_id in zip(keys, payloads, ids, strict=True)
-        ]
-        return ids, messages
+        assert len(keys) == len(payloads)
+        # No step of the interpreter for a task: everything is mapped.
+        low = (task_id & _ID_LOW for task_id in range(first_id, first_id + len(keys)))
+        ids = list(map(_ID.pack, keys, repeat(self._number), low))
+        heads = map(
+            self._head.pack,
+            repeat(before_key),
+            keys,
+            repeat(before_checksum),
+            map(checksum_of_one, payloads),
+            repeat(before_size),
+            map(len, payloads),
+        )
+        parts = zip(heads, payloads, repeat(before_id), ids, repeat(behind_id), strict=False)
+        return ids, list(map(b"".join, parts))
 
     def payload(self, message: bytes) -> bytes:
         """Return a task's payload. Raises ``CorruptData`` if it is not the one that was stored."""
