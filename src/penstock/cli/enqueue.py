@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from penstock.cli.connection import NODE, NodeOption, connected
 from penstock.cli.families import (
     Asked,
+    AsOfWrittenOption,
     ExpiredOption,
     PropertiesOption,
     Sending,
@@ -106,13 +107,7 @@ def enqueue(
     vhost: VhostOption = None,
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="RabbitMQ: leave out what has expired at this time; else when PATH was written last.",
-        ),
-    ] = None,
+    as_of: AsOfWrittenOption = None,
     properties: PropertiesOption = None,
     node: NodeOption = NODE,
 ) -> None:

@@ -46,6 +46,14 @@ from penstock.tools.rows import encode_payload
 
 Row = dict[str, Any]
 
+AsOfWrittenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="RabbitMQ: leave out what has expired at this time; else when PATH was written last.",
+    ),
+]
 VhostOption = Annotated[str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this vhost.")]
 TransientOption = Annotated[
     bool,

@@ -14,6 +14,7 @@ import typer
 
 from penstock.cli.families import (
     AsOfOption,
+    AsOfWrittenOption,
     ExpiredOption,
     PropertiesOption,
     TransientOption,
@@ -327,13 +328,7 @@ def migrate(
     vhost: VhostOption = None,
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="RabbitMQ: leave out what has expired at this time; else when PATH was written last.",
-        ),
-    ] = None,
+    as_of: AsOfWrittenOption = None,
     properties: PropertiesOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,

@@ -28,7 +28,7 @@ from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.queue_reading import Bodies, Wanted
 from penstock.tools.rabbitmq.rows import vhost_name
 from penstock.tools.rabbitmq.store_map import StoreMap, build_map
-from penstock.tools.rabbitmq.trouble import Trouble
+from penstock.tools.rabbitmq.trouble import Trouble, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def read(
         expired=options.include_expired,
     )
     with OpenFiles() as files:
-        bodies = _SharedBodies(vhost=vhost, files=files, tell=_ignored)
+        bodies = _SharedBodies(vhost=vhost, files=files, tell=ignore)
         for messages in read_columns(part.queue, bodies, wanted, tell=part.tell):
             built = part.build(messages, columns)
             if built is not None:
@@ -261,7 +261,7 @@ def _map(paths: tuple[Path, ...]) -> StoreMap:
     found = _maps.get(stamp)
     if found is None:
         # What is wrong in a store matters here only if a message is missing, which is told then.
-        found = build_map(paths, _ignored)
+        found = build_map(paths, ignore)
         _maps[stamp] = found
     _maps.move_to_end(stamp)
     while len(_maps) > _MAPS_MAX:
@@ -275,7 +275,3 @@ def _stamp(path: Path) -> tuple[str, int, int, int]:
     except OSError:
         return str(path), 0, 0, 0  # it went away, or may not be looked at: building the map tells
     return str(path), found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _ignored(trouble: Trouble) -> None:
-    del trouble

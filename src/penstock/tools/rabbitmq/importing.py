@@ -33,8 +33,8 @@ from penstock.tools.rabbitmq.queue_reading import (
     is_expired,
     read_queue,
 )
-from penstock.tools.rabbitmq.rows import envelope_of, vhost_name
-from penstock.tools.rabbitmq.trouble import Tell, Trouble
+from penstock.tools.rabbitmq.rows import envelope_of, is_asked_for, vhost_name
+from penstock.tools.rabbitmq.trouble import Tell, Trouble, ignore
 
 DEFAULT_VHOST: Final = b"/"
 SEPARATOR: Final = "~"
@@ -129,7 +129,7 @@ def plan(location: Location, selection: Selection) -> list[Target]:
         Target(target_name(vhost_name(vhost, queue), queue.label), vhost, queue)
         for vhost in location.vhosts
         for queue in vhost.queues
-        if _is_wanted(vhost, queue, selection)
+        if is_asked_for(vhost, queue, selection.vhost, selection.queue)
     ]
     if not targets:
         raise PathRefused(f"{location.path}: there is no such queue; see 'penstock inspect'")
@@ -142,11 +142,6 @@ def plan(location: Location, selection: Selection) -> list[Target]:
                 " each by its own path"
             )
     return targets
-
-
-def _is_wanted(vhost: Vhost, queue: Queue, selection: Selection) -> bool:
-    is_of_vhost = selection.vhost in (None, vhost_name(vhost, queue))
-    return is_of_vhost and selection.queue in (None, queue.label)
 
 
 def home(location: Location) -> Path:
@@ -181,7 +176,7 @@ def _read(
         same = list(of_vhost)
         with OpenFiles() as files:
             # What is wrong in a store matters only if a message is missing, which is told then.
-            bodies = Bodies(vhost=same[0].vhost, files=files, tell=_ignored, progress=progress)
+            bodies = Bodies(vhost=same[0].vhost, files=files, tell=ignore, progress=progress)
             for target in same:
                 left = Left()
                 yield target, _messages(target, bodies, wanted, left, tell, progress), left
@@ -221,10 +216,6 @@ def _task_of(target: Target, held: Held, payload: bytes, left: Left, tell: Tell)
 def _enveloped(target: Target, held: Held, tell: Tell) -> bytes:
     envelope = envelope_of(target.vhost, target.queue, held, tell)
     return encode_envelope(envelope, *held.message.content.fragments)
-
-
-def _ignored(trouble: Trouble) -> None:
-    del trouble
 
 
 # --- requests to a node --------------------------------------------------------------------------

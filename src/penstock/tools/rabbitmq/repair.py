@@ -30,7 +30,15 @@ from penstock.tools.rabbitmq.queue_index import Shared
 from penstock.tools.rabbitmq.queue_reading import Bodies, Held, Wanted, decode, read_queue
 from penstock.tools.rabbitmq.rows import trouble_row
 from penstock.tools.rabbitmq.store_map import tell_gaps
-from penstock.tools.rabbitmq.trouble import REASONS, UNREADABLE, Tell, Trouble, reason_of, words_of
+from penstock.tools.rabbitmq.trouble import (
+    REASONS,
+    UNREADABLE,
+    Tell,
+    Trouble,
+    ignore,
+    reason_of,
+    words_of,
+)
 from penstock.tools.rabbitmq.verify import own_store_troubles
 from penstock.tools.rabbitmq.windows import (
     Scan,
@@ -117,7 +125,7 @@ class _Salvage:
         if self.vhost.name is not None:
             replace_file(FILES, self.place / ".vhost", [self.vhost.name])
         replace_file(FILES, self.place / ".config", [encode_config(self.vhost.entry_count)])
-        tell: Tell = self.met.append if judges_stores else _ignored
+        tell: Tell = self.met.append if judges_stores else ignore
         with (
             OpenFiles() as files,
             closing(_Store(self.place / PERSISTENT)) as persistent,
@@ -198,10 +206,6 @@ class _Salvage:
 def _beyond(held: Held) -> Trouble:
     indexed, reason = held.indexed, "no segment can hold this sequence number"
     return Trouble(indexed.path, indexed.offset, None, "out-of-range", reason, indexed.sequence)
-
-
-def _ignored(trouble: Trouble) -> None:
-    del trouble
 
 
 class _NewFile:

@@ -41,6 +41,11 @@ def vhost_name(vhost: Vhost, queue: Queue) -> bytes | None:
     return queue.name.vhost if queue.name is not None else vhost.name
 
 
+def is_asked_for(vhost: Vhost, queue: Queue, of_vhost: bytes | None, named: bytes | None) -> bool:
+    """Return whether a queue is of this vhost and has this name; ``None`` is any."""
+    return of_vhost in (None, vhost_name(vhost, queue)) and named in (None, queue.label)
+
+
 def name_fields(vhost: Vhost, queue: Queue) -> Row:
     """Return what tells a queue."""
     name = vhost_name(vhost, queue)

@@ -13,9 +13,9 @@ from penstock.tools.rabbitmq.columns import Messages, read_columns
 from penstock.tools.rabbitmq.location import Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.queue_reading import Bodies, Wanted, read_queue
-from penstock.tools.rabbitmq.rows import task_row
+from penstock.tools.rabbitmq.rows import is_asked_for, task_row
 from penstock.tools.rabbitmq.task_lines import task_lines
-from penstock.tools.rabbitmq.trouble import Tell, Trouble
+from penstock.tools.rabbitmq.trouble import Tell, Trouble, ignore
 from penstock.tools.rows import Row
 
 LINES_FROM: Final = 2**20
@@ -121,16 +121,7 @@ def _queues(
     for one in location.vhosts:
         with OpenFiles() as files:
             # What is wrong in a store matters here only if a message is missing, which is told then.
-            bodies = Bodies(vhost=one, files=files, tell=_ignored, progress=progress)
+            bodies = Bodies(vhost=one, files=files, tell=ignore, progress=progress)
             for each in one.queues:
-                if _is_wanted(one, each, vhost, queue):
+                if is_asked_for(one, each, vhost, queue):
                     yield one, each, bodies
-
-
-def _is_wanted(vhost: Vhost, queue: Queue, of_vhost: bytes | None, named: bytes | None) -> bool:
-    name = queue.name.vhost if queue.name is not None else vhost.name
-    return of_vhost in (None, name) and named in (None, queue.label)
-
-
-def _ignored(trouble: Trouble) -> None:
-    del trouble

@@ -81,3 +81,8 @@ def reason_of(status: journal.Status | message_store.Status | queue_v2.SlotStatu
 def words_of(error: OSError | PathRefused) -> str:
     """Return why a file cannot be read; its path is told beside."""
     return str((error.strerror if isinstance(error, OSError) else None) or error)
+
+
+def ignore(trouble: Trouble) -> None:
+    """Tell nobody: what is wrong in a store matters to some readers only if a message is missing."""
+    del trouble

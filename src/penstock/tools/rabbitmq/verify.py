@@ -18,7 +18,7 @@ from penstock.tools.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.queue_reading import Bodies, Count, Wanted, read_queue
 from penstock.tools.rabbitmq.rows import message_fields, name_fields, trouble_row
-from penstock.tools.rabbitmq.trouble import REASONS, UNREADABLE, Tell, Trouble, words_of
+from penstock.tools.rabbitmq.trouble import REASONS, UNREADABLE, Tell, Trouble, ignore, words_of
 from penstock.tools.rabbitmq.windows import scan_queue_store
 from penstock.tools.rows import Row
 from penstock.tools.target import opened
@@ -86,7 +86,7 @@ def _troubles(location: Location, progress: Progress, summary: Summary) -> Itera
     for vhost in location.vhosts:
         with OpenFiles() as files:
             # Stores that are only lent are judged by whoever asks for them.
-            tell_stores: Tell = _ignored if location.lends_stores else met.append
+            tell_stores: Tell = ignore if location.lends_stores else met.append
             bodies = Bodies(vhost=vhost, files=files, tell=tell_stores, progress=progress)
             for queue in vhost.queues:
                 yield from _queue_troubles(vhost, queue, bodies, met, summary, progress)
@@ -156,7 +156,3 @@ def own_store_troubles(path: Path, progress: Progress) -> Iterator[Trouble]:
 def _drained(met: list[Trouble]) -> Iterator[Trouble]:
     yield from met
     met.clear()
-
-
-def _ignored(trouble: Trouble) -> None:
-    del trouble
