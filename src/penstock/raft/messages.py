@@ -1,0 +1,103 @@
+"""What members say to each other, and what they agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.raft.configuration import Configuration
+
+
+class EntryKind(Enum):
+    """What an entry is for."""
+
+    NORMAL = "normal"
+    CONFIGURATION = "configuration"  # its payload is a change of members
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place of the log. Index and term together name it for ever."""
+
+    index: int
+    term: int
+    payload: bytes = b""
+    kind: EntryKind = EntryKind.NORMAL
+
+    @property
+    def size(self) -> int:
+        """What it counts for in limits."""
+        return len(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state that stands for all entries up to ``index``. What it consists of is its owner's business."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    data: bytes = b""
+
+
+class Kind(Enum):
+    """What a message says."""
+
+    VOTE = "vote"
+    VOTE_REPLY = "vote reply"
+    PRE_VOTE = "pre-vote"
+    PRE_VOTE_REPLY = "pre-vote reply"
+    APPEND = "append"
+    APPEND_REPLY = "append reply"
+    HEARTBEAT = "heartbeat"
+    HEARTBEAT_REPLY = "heartbeat reply"
+    SNAPSHOT = "snapshot"
+    TIMEOUT_NOW = "timeout now"
+    READ = "read"
+    READ_REPLY = "read reply"
+
+
+REPLIES: Final = frozenset(
+    (Kind.VOTE_REPLY, Kind.PRE_VOTE_REPLY, Kind.APPEND_REPLY, Kind.HEARTBEAT_REPLY)
+)
+"""What only a member of the group can say, to one that asked it."""
+
+FROM_LEADER: Final = frozenset((Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message of any kind; which of its fields mean something depends on that."""
+
+    kind: Kind
+    sender: int
+    to: int
+    term: int = 0  # 0 for reads, which have none
+    index: int = 0  # of the entry before the first one; in replies, of the last one that is there
+    log_term: int = 0  # of the entry at ``index``
+    entries: tuple[Entry, ...] = ()
+    commit: int = 0
+    is_rejected: bool = False
+    hint: int = 0  # of a rejected append: where the logs may agree
+    hint_term: int = 0
+    context: int = 0  # of heartbeats: the last read that waits; of reads: which one
+    is_transfer: bool = False  # of votes: the leader itself wants this
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a member must not forget."""
+
+    term: int = 0
+    vote: int = 0  # 0 for nobody
+    commit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """A read that may be answered once ``index`` is applied."""
+
+    context: int
+    index: int
