@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -30,6 +31,7 @@ from penstock.raft.messages import (
 from penstock.raft.quorum import Outcome, vote_outcome
 from penstock.raft.refusals import (
     BadMessage,
+    Busy,
     InvariantBroken,
     NotLeading,
     OutstandingReady,
@@ -296,7 +298,12 @@ class Raft:
         if message.kind is Kind.PRE_VOTE_REPLY and not message.is_rejected:
             return True  # it carries the term that we would run for
         leader = message.sender if message.kind in FROM_LEADER else 0
+        is_only_asked = message.kind is Kind.VOTE and self.leadership is None
+        timer = self._elapsed, self._timeout
         self.become_follower(message.term, leader)
+        if is_only_asked:
+            # Its timer runs on unless it gives its vote: one with an old log could else keep all from running.
+            self._elapsed, self._timeout = timer
         return True
 
     def _step_in_term(self, message: Message) -> None:
@@ -317,9 +324,10 @@ class Raft:
         if message.kind is Kind.READ_REPLY:
             self._read_states.append(ReadState(message.context, message.index))
         elif self.leadership is not None:
-            self.leadership.read(message.sender, message.context)
+            with suppress(Busy):  # one too many is dropped like any message: who waits asks again
+                self.leadership.read(message.sender, message.context)
         elif self.leader not in (0, message.sender):
-            self.send(replace(message, to=self.leader))
+            self.send(replace(message, to=self.leader, term=0))
 
     # --- elections ---
 

@@ -53,21 +53,20 @@ class Leadership:
         self._early_reads: list[tuple[int, int]] = []  # asked before the first commit of this term
         self._next_read = 1
         self._heartbeat_elapsed = 0
-        self._track_members()
+        self._track_members(is_heard=False)
 
     def begin(self) -> None:
         """Append the empty entry of the new term: with it everything before is committed too."""
         self._append([(b"", EntryKind.NORMAL)])
         self._send_to_all()
 
-    def _track_members(self) -> None:
+    def _track_members(self, *, is_heard: bool) -> None:
         members = self._raft.configuration.members
         for member in members:
             if member not in self.progress:
-                # A newcomer counts as heard from, or the next check of the quorum would end this.
                 window = Window(self._settings.window_count, self._settings.window_size)
                 self.progress[member] = Progress(
-                    window, next=self._raft.log.last + 1, is_active=True
+                    window, next=self._raft.log.last + 1, is_active=is_heard
                 )
         self.progress = {member: self.progress[member] for member in members}
 
@@ -322,7 +321,8 @@ class Leadership:
             self._send_to_all()
 
     def configuration_changed(self) -> None:
-        self._track_members()
+        # A newcomer counts as heard from, or the next check of the quorum could end this.
+        self._track_members(is_heard=True)
         configuration = self._raft.configuration
         if self.transferee and self.transferee not in configuration.voters:
             self.transferee = 0
@@ -357,12 +357,13 @@ class Leadership:
 
     def read(self, sender: int, context: int) -> None:
         """Take a read. Raises ``Busy`` for one too many."""
+        count = len(self._reads) + len(self._early_reads)
+        if count >= self._settings.reads_max:
+            raise Busy(f"{count} reads wait already")
         if not self._has_committed:
             # The commit index is not known to be the newest before something of this term is committed.
             self._early_reads.append((sender, context))
             return
-        if len(self._reads) + len(self._early_reads) >= self._settings.reads_max:
-            raise Busy(f"{len(self._reads)} reads wait already")
         index = self._raft.log.committed
         read = _Read(self._next_read, sender, context, index, {self._raft.member})
         self._next_read += 1
