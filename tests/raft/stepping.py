@@ -96,6 +96,16 @@ class Stepped:
         return self.pump()
 
 
+def leader_of(voters: int, **stored: Any) -> Stepped:
+    """Return a leader whose empty entry all have, and know to be committed."""
+    node = Stepped(voters=voters, **stored)
+    node.lead()
+    for voter in range(2, voters + 1):
+        node.asked(Kind.APPEND_REPLY, voter, index=node.core.log.last)
+    assert node.core.log.committed == node.core.log.last
+    return node
+
+
 def entries(terms: Sequence[int], first: int = 1) -> list[Entry]:
     """Return empty entries of these terms, from an index on."""
     return [Entry(index, term) for index, term in enumerate(terms, first)]

@@ -294,6 +294,22 @@ def test_a27_late_self_vote_is_dropped(settings: Settings) -> None:
     assert node.core.votes == {}
 
 
+@pytest.mark.parametrize("settings", [SCRIPT_SETTINGS, PRE_VOTE], ids=["vote", "pre-vote"])
+def test_a27_the_self_vote_for_an_older_term_is_dropped(settings: Settings) -> None:
+    node = Stepped(settings=replace(settings, is_pipelined=True))
+    node.core.campaign()
+    first = node.core.ready()
+    node.tell(Kind.HEARTBEAT, term=1)
+    node.core.campaign()
+    second = node.core.ready()
+    role = node.core.role
+    assert role is not Role.FOLLOWER
+    node.finish(first)
+    assert (node.core.role, node.core.votes) == (role, {})
+    node.finish(second)
+    assert (node.core.role, node.core.votes) == (role, {1: True})
+
+
 @pytest.mark.parametrize("is_pipelined", [False, True])
 def test_a28_late_self_prevote_is_not_a_vote(is_pipelined: bool) -> None:
     node = Stepped(settings=replace(PRE_VOTE, is_pipelined=is_pipelined))

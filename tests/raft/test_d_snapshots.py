@@ -10,11 +10,10 @@ from penstock.raft.configuration import Configuration
 from penstock.raft.core import Role
 from penstock.raft.messages import Kind, Message, Snapshot
 from penstock.raft.progress import Pace, Progress
-from raft.script import run_check, run_line
+from raft.groups import THREE, check, go_on
 from raft.stepping import Stepped, of_kind
 from raft.world import SCRIPT_SETTINGS, World
 
-THREE = Configuration(voters=(1, 2, 3))
 SEEDS = range(6)
 
 
@@ -71,6 +70,13 @@ def test_d02_old_snapshot_ignored() -> None:
     assert (one.terms, one.core.log.committed) == ([1, 1, 1], 1)
     assert one.core.configuration == THREE
     assert one.disk.stored_snapshot.index == 0
+
+
+def test_d02_a_snapshot_older_than_the_log_begins_is_ignored() -> None:
+    one = Stepped(snapshot=Snapshot(5, 1, THREE), log=[1], term=1, commit=5)
+    (answer,) = taken(one, Snapshot(3, 1, THREE))
+    assert (answer.index, one.core.log.first, one.terms) == (5, 6, [1])
+    assert one.disk.stored_snapshot.index == 5
 
 
 def test_d03_matching_snapshot_fast_forwards() -> None:
@@ -206,6 +212,17 @@ def test_d10_snapshot_superseded_by_ack() -> None:
     assert len(two.window) == 1
 
 
+def test_d10_an_ack_of_the_snapshot_counts_even_if_the_log_was_compacted_since() -> None:
+    one, two = sending()
+    one.asked(Kind.APPEND_REPLY, 3, index=12)
+    one.disk.compact(12, THREE)
+    (snapshot,) = one.asked(Kind.APPEND_REPLY, index=11)
+    assert (snapshot.snapshot, two.match) == (Snapshot(12, 12, THREE), 11)
+    assert (two.pace, two.pending_snapshot) == (Pace.SNAPSHOT, 12)
+    one.asked(Kind.APPEND_REPLY, index=12)
+    assert (two.pace, two.match) == (Pace.REPLICATE, 12)
+
+
 def test_d15_snapshot_temporarily_unavailable() -> None:
     one, two = leader()
     one.disk.is_snapshot_ready = False
@@ -238,8 +255,7 @@ def group(seed: int, *lines: str, window_count: int = 256) -> World:
     for member in world.members.values():
         member.settings = replace(SCRIPT_SETTINGS, window_count=window_count)
         world.boot(member)
-    for line in lines:
-        run_line(world, line)
+    go_on(world, *lines)
     return world
 
 
@@ -255,19 +271,19 @@ def test_d12_snapshot_at_last_index_leaves_probe(seed: int) -> None:
         seed, "campaign 1", "isolate 3", "repeat 4 propose 1 x", "compact 1 5", "heal",
     )  # fmt: skip
     assert world.core(1).log.last == 5
-    run_line(world, "drop MsgAppResp 3>1")
-    run_line(world, "beat 1")
+    go_on(world, "drop MsgAppResp 3>1")
+    go_on(world, "beat 1")
     assert not of_kind(world.trace, Kind.SNAPSHOT)
-    run_line(world, "heal")
+    go_on(world, "heal")
     del world.trace[:]
-    run_line(world, "beat 1")
+    go_on(world, "beat 1")
     (snapshot,) = of_kind(world.trace, Kind.SNAPSHOT)
     assert (snapshot.to, snapshot.snapshot) == (3, Snapshot(5, 1, THREE))
     # Nobody has reported the transfer, and no entry was left to be sent behind it.
     assert (progress(world, 3).pace, progress(world, 3).match) == (Pace.REPLICATE, 5)
     later = world.trace[world.trace.index(snapshot) :]
     assert not [m for m in of_kind(later, Kind.APPEND) if m.to == 3 and m.entries]
-    run_check(world, ["3", "commit", "5"])
+    check(world, "3 commit 5")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -283,8 +299,8 @@ def test_d13_older_snapshot_is_good_enough(seed: int) -> None:
     core.propose([b"x"])
     world.pump_all()
     while world.mail[1, 2] or world.mail[2, 1]:
-        run_line(world, "deliver 1>2")
-        run_line(world, "deliver 2>1")
+        go_on(world, "deliver 1>2")
+        go_on(world, "deliver 2>1")
     _compact_up_to_the_last(world)
     assert (disk.stored_snapshot.index, disk.first) == (12, 11)
     world.give(answer)
@@ -297,8 +313,8 @@ def test_d13_older_snapshot_is_good_enough(seed: int) -> None:
     assert (progress(world, 3).pace, progress(world, 3).match) == (Pace.REPLICATE, 11)
     assert [entry.index for entry in world.mail[link][-1].entries] == [12]
     world.settle()
-    run_line(world, "beat 1")
-    run_check(world, ["*", "commit", "12"])
+    go_on(world, "beat 1")
+    check(world, "* commit 12")
     assert world.members[3].disk.stored_snapshot.index == 11
 
 
@@ -317,9 +333,9 @@ def test_d14_slow_follower_after_compaction(seed: int) -> None:
     )  # fmt: skip
     assert progress(world, 3).window.is_full
     assert (world.core(1).log.first, world.core(3).log.last) == (4, 1)
-    run_line(world, "heal")
+    go_on(world, "heal")
     del world.trace[:]
-    run_line(world, "beat 1")
+    go_on(world, "beat 1")
     course = [
         (m.kind, m.is_rejected, len(m.entries))
         for m in world.trace
@@ -331,7 +347,7 @@ def test_d14_slow_follower_after_compaction(seed: int) -> None:
         (Kind.APPEND_REPLY, True, 0),
         (Kind.SNAPSHOT, False, 0),
     ]
-    run_line(world, "beat 1")
-    run_check(world, ["*", "commit", "4"])
-    run_check(world, ["*", "last", "4"])
+    go_on(world, "beat 1")
+    check(world, "* commit 4")
+    check(world, "* last 4")
     assert progress(world, 3).pace is Pace.REPLICATE

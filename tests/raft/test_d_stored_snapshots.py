@@ -23,7 +23,6 @@ from penstock.model import (
     Term,
 )
 from penstock.protocol import version2 as v2
-from penstock.raft.configuration import Configuration
 from penstock.raft.core import Raft
 from penstock.raft.log import Compacted, Log, Unavailable
 from penstock.raft.messages import HardState as CoreState
@@ -34,6 +33,7 @@ from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import TEMPORARY_SUFFIX
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.testing.disk import Image, MemoryFiles
+from raft.groups import THREE
 from raft.stepping import entries
 from raft.world import Disk
 from support.log_stores import SMALL, append, content, point
@@ -41,7 +41,6 @@ from support.node_rig import Rig, rebuilt
 
 ROOT = Path("/node")
 GENERATIONS = [Generation.TWO, Generation.THREE]
-THREE = Configuration(voters=(1, 2, 3))
 
 
 def pieces(at: SnapshotPoint, generation: Generation) -> Generator[bytes, None, Patch | None]:

@@ -10,17 +10,11 @@ from penstock.raft.configuration import Configuration
 from penstock.raft.core import Role, Settings
 from penstock.raft.messages import Kind, Message, ReadState
 from penstock.raft.refusals import Busy
-from raft.script import run_check, run_line
+from raft.groups import check, go_on, run
 from raft.stepping import Stepped, of_kind
-from raft.world import SCRIPT_SETTINGS, World
+from raft.world import SCRIPT_SETTINGS
 
 SEEDS = range(6)
-
-
-def run(world: World, *lines: str) -> World:
-    for line in lines:
-        run_line(world, line)
-    return world
 
 
 @pytest.mark.parametrize("has_check_quorum", [False, True])
@@ -34,7 +28,7 @@ def test_f02_lease_needs_check_quorum(has_check_quorum: bool) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f03_new_leader_defers_reads(seed: int, asked: int) -> None:
     world = run(
-        World(seed),
+        seed,
         "cluster 3",
         "set 1 term=1 log=1,1 commit=1",  # what 2 and 3 know to be committed, 1 does not
         "set 2 term=1 log=1,1 commit=2",
@@ -51,25 +45,25 @@ def test_f03_new_leader_defers_reads(seed: int, asked: int) -> None:
         "propose! 1 x",
         "beat 1",
     )
-    run_check(world, [str(asked), "read", "4"])
-    run_check(world, ["1", "commit", "4"])
+    check(world, f"{asked} read 4")
+    check(world, "1 commit 4")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f04_read_needs_fresh_heartbeat_round(seed: int) -> None:
-    world = run(World(seed), "cluster 3", "campaign 1", "propose 1 x", "beat 1")
+    world = run(seed, "cluster 3", "campaign 1", "propose 1 x", "beat 1")
     stale = world.core(1)
     asking = Message(kind=Kind.READ, sender=3, to=1, context=70)  # read A, of member 3
     del world.trace[:]
     world.give(asking)
-    run(world, "deliver 1>2", "deliver 1>3")
+    go_on(world, "deliver 1>2", "deliver 1>3")
     late = [*world.mail[2, 1], *world.mail[3, 1]]
     assert [message.kind for message in late] == [Kind.HEARTBEAT_REPLY] * 2
     assert all(message.context for message in late)
     world.mail[2, 1].clear()
     world.mail[3, 1].clear()
-    run(world, "isolate 1", "campaign 2", "propose 2 y", "beat 2")
-    run_check(world, ["2,3", "commit", "4"])
+    go_on(world, "isolate 1", "campaign 2", "propose 2 y", "beat 2")
+    check(world, "2,3 commit 4")
     assert (stale.role, stale.log.committed) == (Role.LEADER, 2)
     b = world.read(1)
     world.pump_all()
@@ -80,21 +74,21 @@ def test_f04_read_needs_fresh_heartbeat_round(seed: int) -> None:
     answers = of_kind(world.trace, Kind.READ_REPLY)
     assert [(answer.to, answer.context, answer.index) for answer in answers] == [(3, 70, 2)]
     assert b not in world.members[1].reads
-    run(world, "beat! 1", "heal", "beat 1", "beat 2", "beat 2")
+    go_on(world, "beat! 1", "heal", "beat 1", "beat 2", "beat 2")
     assert b not in world.members[1].reads
     assert len(of_kind(world.trace, Kind.READ_REPLY)) == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f04_what_the_caller_calls_a_read_proves_nothing(seed: int) -> None:
-    world = run(World(seed), "cluster 3", "campaign 1", "propose 1 x", "beat 1")
+    world = run(seed, "cluster 3", "campaign 1", "propose 1 x", "beat 1")
     core = world.core(1)
     core.read_index(5)
     world.pump_all()
-    run(world, "deliver 1>2")
+    go_on(world, "deliver 1>2")
     (late,) = world.mail[2, 1]
     world.mail[2, 1].clear()
-    run(world, "isolate 1", "campaign 2", "propose 2 y")
+    go_on(world, "isolate 1", "campaign 2", "propose 2 y")
     core.read_index(5)  # tried again under the same name
     world.pump_all()
     world.give(late)
@@ -106,19 +100,19 @@ def test_f04_what_the_caller_calls_a_read_proves_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f05_learner_may_read(seed: int) -> None:
-    world = run(World(seed), "cluster voters=1 learners=2", "campaign 1")
+    world = run(seed, "cluster voters=1 learners=2", "campaign 1")
     for round_ in range(1, 5):
-        run(world, "repeat 10 propose 1 x", f"read {1 + round_ % 2} r")
-        run_check(world, [str(1 + round_ % 2), "read", str(10 * round_ + 1)])
+        go_on(world, "repeat 10 propose 1 x", f"read {1 + round_ % 2} r")
+        check(world, f"{1 + round_ % 2} read {10 * round_ + 1}")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f05_a_learner_does_not_vouch_for_a_leader(seed: int) -> None:
-    world = run(World(seed), "cluster voters=1,2,3 learners=4", "campaign 1", "beat 1")
-    run(world, "isolate 2", "isolate 3", "read 1 a", "beat 1", "read 4 b", "beat 1")
-    run_check(world, ["1,4", "read", "none"])
-    run(world, "heal", "beat 1")
-    run_check(world, ["1,4", "read", "1"])
+    world = run(seed, "cluster voters=1,2,3 learners=4", "campaign 1", "beat 1")
+    go_on(world, "isolate 2", "isolate 3", "read 1 a", "beat 1", "read 4 b", "beat 1")
+    check(world, "1,4 read none")
+    go_on(world, "heal", "beat 1")
+    check(world, "1,4 read 1")
 
 
 def test_f06_reads_are_freed() -> None:
@@ -175,8 +169,8 @@ def test_f06_waiting_reads_end_with_the_role() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f07_read_via_old_leader(seed: int) -> None:
-    world = run(World(seed), "cluster 3", "campaign 1", "propose 1 x", "campaign 2", "beat 2")
-    run_check(world, ["1", "lead", "2"])
+    world = run(seed, "cluster 3", "campaign 1", "propose 1 x", "campaign 2", "beat 2")
+    check(world, "1 lead 2")
     del world.trace[:]
     # Member 3 asks the one that it took for the leader, in the term of that time.
     world.give(Message(kind=Kind.READ, sender=3, to=1, term=1, context=9))
@@ -184,7 +178,7 @@ def test_f07_read_via_old_leader(seed: int) -> None:
     assert (forwarded.to, forwarded.sender, forwarded.term) == (2, 3, 0)
     world.settle()
     assert world.members[3].reads == {9: 3}
-    run_check(world, ["*", "term", "2"])
+    check(world, "* term 2")
 
 
 def test_f08_single_voter_reads_at_once() -> None:
@@ -210,19 +204,20 @@ def test_f08_a_single_voter_asks_no_learner() -> None:
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_f10_paused_leader_serves_nothing_stale(seed: int, is_guarded: bool) -> None:
-    world = World(seed)
     options = ("option prevote=true", "option checkquorum=true") if is_guarded else ()
-    run(world, "cluster 3", *options, "campaign 1", "propose 1 x", "beat 1")
+    world = run(seed, "cluster 3", *options, "campaign 1", "propose 1 x", "beat 1")
     # What reached it before the pause still lies there: answers to an earlier round.
     world.read(1)
     world.pump_all()
-    run(world, "deliver 1>2", "deliver 1>3")
+    go_on(world, "deliver 1>2", "deliver 1>3")
     waiting = [*world.mail[2, 1], *world.mail[3, 1]]
     world.mail[2, 1].clear()
     world.mail[3, 1].clear()
-    run(world, "isolate 1", *["tick 2 1", "tick 3 1"] * 40)
-    (leader,) = [one.number for one in world.up() if one.number > 1 and world.core(one.number).is_leader]
-    run(world, f"propose {leader} y", f"beat {leader}", "heal")
+    go_on(world, "isolate 1", *["tick 2 1", "tick 3 1"] * 40)
+    (leader,) = [
+        one.number for one in world.up() if one.number > 1 and world.core(one.number).is_leader
+    ]
+    go_on(world, f"propose {leader} y", f"beat {leader}", "heal")
     newest = world.core(leader).log.committed
     assert newest > world.core(1).log.committed
     assert world.core(1).is_leader  # it has not noticed anything
@@ -231,7 +226,7 @@ def test_f10_paused_leader_serves_nothing_stale(seed: int, is_guarded: bool) -> 
         world.give(message)
     assert context not in world.members[1].reads
     world.settle()
-    run(world, *["tick 1 1", f"tick {leader} 1"] * 5)
+    go_on(world, *["tick 1 1", f"tick {leader} 1"] * 5)
     assert world.members[1].reads.get(context, newest) >= newest
     assert not world.core(1).is_leader
     fresh = world.read(1)

@@ -245,12 +245,15 @@ class World:
             or any(message.kind is kind and link in (None, pair) for kind, link in self.drops)
         )
         if is_lost:
-            sender = self.members.get(message.sender)
-            if message.kind is Kind.SNAPSHOT and sender is not None and sender.core is not None:
-                sender.core.report_snapshot(message.to, ok=False)
-                self.pump(sender)
+            self._report_lost(message)
             return
         self.give(message)
+
+    def _report_lost(self, message: Message) -> None:
+        sender = self.members.get(message.sender)
+        if message.kind is Kind.SNAPSHOT and sender is not None and sender.core is not None:
+            sender.core.report_snapshot(message.to, ok=False)
+            self.pump(sender)
 
     def give(self, message: Message) -> None:
         """Hand a message to its receiver, whatever the network is like."""
@@ -267,9 +270,13 @@ class World:
         member = self.members[number]
         member.core, member.held, member.is_holding = None, None, False
         member.last_read = None
-        for pair in list(self.mail):
+        lost: list[Message] = []
+        for pair in sorted(self.mail):
             if number in pair:
+                lost += self.mail[pair]
                 self.mail[pair].clear()
+        for message in lost:
+            self._report_lost(message)
         for other in self.up():
             assert other.core is not None
             other.core.report_unreachable(number)

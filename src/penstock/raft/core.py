@@ -260,7 +260,8 @@ class Raft:
     def _check(self, message: Message) -> None:
         if message.to != self.member or message.sender in (0, self.member):
             raise BadMessage(f"from {message.sender} to {message.to}, but this is {self.member}")
-        if message.kind in REPLIES and message.sender not in self.configuration.members:
+        is_known = message.sender in self.configuration.members or message.sender == self.leader
+        if message.kind in REPLIES and not is_known:
             raise BadMessage(f"a {message.kind.value} of {message.sender}, which is not a member")
         if message.kind is Kind.SNAPSHOT and message.snapshot is None:
             raise BadMessage("a snapshot message without a snapshot")
@@ -460,6 +461,7 @@ class Raft:
             self._take_snapshot(message)
 
     def _take_entries(self, message: Message) -> None:
+        self.log.check_agreed(message.index, message.log_term, message.entries)
         if message.index < self.log.committed:
             # All of that is agreed on: an old message, or one that was repeated.
             self._reply(message, Kind.APPEND_REPLY, index=self.log.committed)
@@ -617,6 +619,8 @@ class Raft:
     def applied(self, index: int) -> None:
         """Note that the state machine has applied everything up to ``index``; changes of members take effect."""
         first = self.log.applied + 1
+        if self.log.pending_snapshot is not None:
+            first = self.log.first  # changes that a snapshot overtook are in its configuration
         while first <= index:
             entries = self.log.entries(first, index + 1, size_max=self.settings.apply_size_max)
             for entry in entries:
@@ -626,7 +630,7 @@ class Raft:
         if index > self.log.applied:
             self.log.note_applied(index)
         if self.leadership is not None:
-            self.leadership.applied()
+            self.leadership.leave_joint()
 
     def _apply_change(self, entry: Entry) -> None:
         try:

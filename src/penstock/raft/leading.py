@@ -125,6 +125,7 @@ class Leadership:
     # --- time ---
 
     def tick(self) -> None:
+        self.leave_joint()  # a transfer may have been in its way
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= self._settings.heartbeat_ticks:
             self.beat()
@@ -194,8 +195,9 @@ class Leadership:
         if not one.is_active:
             return False  # it would travel for nothing
         snapshot = self._raft.log.snapshot()
-        if snapshot is None:
-            return False  # not at hand now; asked for again at the next answer
+        if snapshot is None or member not in snapshot.configuration.members:
+            # Not at hand now, or the member would refuse it: asked for again at the next answer.
+            return False
         self._send(Kind.SNAPSHOT, member, snapshot=snapshot)
         one.become_snapshot(snapshot.index)
         return True
@@ -232,10 +234,10 @@ class Leadership:
             raise InvariantBroken(f"member {member} has entry {index}, which nobody wrote")
         if not one.acknowledged(index) and not (one.match == index and one.pace is Pace.PROBE):
             return
-        if one.pace is Pace.PROBE or (
-            # A snapshot that is older than the one that was sent will do, if the log reaches that far back.
-            one.pace is Pace.SNAPSHOT and one.match + 1 >= self._raft.log.first
-        ):
+        # A snapshot that is older than the one that was sent will do, if the log reaches that far back; the one that
+        # was sent will, even if the log does not any more: then the next one follows.
+        has_snapshot = index >= one.pending_snapshot or index + 1 >= self._raft.log.first
+        if one.pace is Pace.PROBE or (one.pace is Pace.SNAPSHOT and has_snapshot):
             one.become_replicate()
         elif one.pace is Pace.REPLICATE:
             one.window.free_up_to(index)
@@ -311,8 +313,8 @@ class Leadership:
 
     # --- members ---
 
-    def applied(self) -> None:
-        """Leave a joint configuration that is to be left by itself; the entry goes out once."""
+    def leave_joint(self) -> None:
+        """Leave a joint configuration that is to be left by itself, as soon as that can be; the entry goes out once."""
         raft = self._raft
         is_due = raft.configuration.is_joint and raft.configuration.is_left_by_itself
         if is_due and raft.log.applied >= self.pending_change and not self.transferee:

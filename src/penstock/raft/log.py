@@ -199,6 +199,15 @@ class Log:
                 write.last = first - 1
                 write.term = self.term(first - 1) if first - 1 >= self.first - 1 else 0
 
+    def check_agreed(self, previous: int, previous_term: int, entries: Sequence[Entry]) -> None:
+        """Raise ``InvariantBroken`` if what a leader sends differs from what is committed here."""
+        agreed = [(entry.index, entry.term) for entry in entries if entry.index <= self.committed]
+        if self.first - 1 <= previous <= self.committed:
+            agreed.append((previous, previous_term))
+        for index, term in agreed:
+            if index >= self.first - 1 and not self.has(index, term):
+                raise InvariantBroken(f"entry {index} is committed, but not of term {term}")
+
     def take(self, previous: int, previous_term: int, entries: Sequence[Entry]) -> int | None:
         """Add a leader's entries if the one before them is here; return the last index that now agrees.
 

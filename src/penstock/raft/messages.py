@@ -59,7 +59,13 @@ class Kind(Enum):
 
 
 REPLIES: Final = frozenset(
-    (Kind.VOTE_REPLY, Kind.PRE_VOTE_REPLY, Kind.APPEND_REPLY, Kind.HEARTBEAT_REPLY)
+    (
+        Kind.VOTE_REPLY,
+        Kind.PRE_VOTE_REPLY,
+        Kind.APPEND_REPLY,
+        Kind.HEARTBEAT_REPLY,
+        Kind.READ_REPLY,
+    )
 )
 """What only a member of the group can say, to one that asked it."""
 
