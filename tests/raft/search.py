@@ -16,9 +16,10 @@ import numpy as np
 
 from penstock.formats.kernel import compiled
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Raft, Role
+from penstock.raft.core import Raft
 from penstock.raft.messages import Message
 from penstock.raft.refusals import Refused
+from penstock.raft.roles import Role
 from raft.world import SCRIPT_SETTINGS, Disk
 
 MEMBERS: Final = (1, 2, 3)

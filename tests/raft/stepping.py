@@ -7,9 +7,10 @@ from random import Random
 from typing import Any
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Raft, Ready, Settings
+from penstock.raft.core import Raft
 from penstock.raft.leading import Leadership
-from penstock.raft.messages import Entry, HardState, Kind, Message, Snapshot
+from penstock.raft.messages import Entry, HardState, Kind, Message, Ready, Snapshot
+from penstock.raft.settings import Settings
 from raft.world import SCRIPT_SETTINGS, Disk
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.raft.core import Role, Settings
 from penstock.raft.messages import Entry, Kind
 from penstock.raft.refusals import InvariantBroken
+from penstock.raft.roles import Role
+from penstock.raft.settings import Settings
 from raft.scenarios import rows
 from raft.script import run_script
 from raft.stepping import Stepped, entries

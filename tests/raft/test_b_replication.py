@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Role
 from penstock.raft.leading import Leadership
 from penstock.raft.log import Log
 from penstock.raft.messages import Entry, Kind, Message, Snapshot
 from penstock.raft.refusals import Dropped, InvariantBroken, NotLeading
+from penstock.raft.roles import Role
 from raft.scenarios import rows
 from raft.script import run_script
 from raft.stepping import Stepped, entries, leader_of, of_kind

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Role
 from penstock.raft.messages import Kind, Message, Snapshot
 from penstock.raft.progress import Pace, Progress
+from penstock.raft.roles import Role
 from raft.groups import THREE, check, go_on
 from raft.stepping import Stepped, of_kind
 from raft.world import SCRIPT_SETTINGS, World

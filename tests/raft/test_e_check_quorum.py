@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.raft.configuration import Change, Configuration, Step
-from penstock.raft.core import Role
 from penstock.raft.messages import Kind, Snapshot
+from penstock.raft.roles import Role
 from raft.groups import go_on
 from raft.script import run_line, run_script
 from raft.stepping import Stepped, leader_of

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Role, Settings
 from penstock.raft.messages import Kind, Message, ReadState
 from penstock.raft.refusals import Busy
+from penstock.raft.roles import Role
+from penstock.raft.settings import Settings
 from raft.groups import check, go_on, run
 from raft.stepping import Stepped, of_kind
 from raft.world import SCRIPT_SETTINGS

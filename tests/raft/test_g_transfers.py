@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Role
 from penstock.raft.messages import Kind
 from penstock.raft.refusals import Busy
+from penstock.raft.roles import Role
 from raft.groups import check, go_on, run
 from raft.stepping import Stepped, of_kind
 from raft.world import World

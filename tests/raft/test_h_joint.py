@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from penstock.raft.configuration import Change, Configuration, Leave, Step
-from penstock.raft.messages import Kind, Message
+from penstock.raft.configuration import Change, Configuration, Leave, Step, encode_change
+from penstock.raft.messages import Entry, EntryKind, Kind, Message
 from penstock.raft.refusals import BadMessage, Busy, InvalidChange
+from penstock.raft.roles import Role
 from raft.groups import agree, changes, check, go_on, leaders, leading, one_step, run
+from raft.stepping import Stepped
+from raft.world import SCRIPT_SETTINGS
 
 SEEDS = range(6)
 
@@ -101,6 +106,34 @@ def test_h19_leader_lost_while_joint(seed: int, returns: bool) -> None:
     assert core.configuration == Configuration(voters=(1, 2, 4))
     assert [len(change.steps) for change in changes(core)] == [2, 0]
     check(world, "2,4 voters 1,2,4", f"2,4 commit @{leader}")
+
+
+@pytest.mark.parametrize("has_pre_vote", [False, True])
+def test_h18_who_is_left_alone_learns_that_the_others_left_when_they_refuse_it(
+    has_pre_vote: bool,
+) -> None:
+    # The leader left with the change and fell silent: 2 and 5 are learners with longer logs, 3 does not know.
+    joint = Configuration(voters=(3,), outgoing=(2, 3, 5), learners_next=(2, 5))
+    settings = replace(SCRIPT_SETTINGS, has_pre_vote=has_pre_vote)
+    one = Stepped(3, configuration=joint, term=1, settings=settings)
+    leave = Entry(2, 1, encode_change(Change()), EntryKind.CONFIGURATION)
+    one.asked(Kind.APPEND, entries=(Entry(1, 1), leave, Entry(3, 1)), commit=1)
+    other = Stepped(
+        2, configuration=Configuration(voters=(3,), learners=(2, 5)), log=[1] * 4, term=1
+    )
+    other.asked(Kind.HEARTBEAT, 5, commit=2)
+    one.core.campaign()
+    asking = next(message for message in one.pump() if message.to == 2)
+    other.core.step(asking)
+    (refusal,) = other.pump()
+    assert refusal.is_rejected
+    one.core.step(refusal)
+    assert (one.core.role, one.core.log.committed) == (Role.FOLLOWER, 2)
+    one.pump()
+    assert one.core.configuration == Configuration(voters=(3,), learners=(2, 5))
+    one.core.campaign()
+    one.pump()
+    assert (one.core.role, one.core.log.committed) == (Role.LEADER, 4)
 
 
 def test_h17_a_joint_change_of_one_step_can_be_asked_for() -> None:

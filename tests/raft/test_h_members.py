@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 
 from penstock.raft.configuration import Change, Configuration, Step, encode_change
-from penstock.raft.core import Role
 from penstock.raft.messages import Entry, EntryKind, Kind
 from penstock.raft.refusals import Busy, InvalidChange, NotLeading
+from penstock.raft.roles import Role
 from raft.groups import THREE, agree, changes, check, go_on, leading, one_step, run
 from raft.stepping import Stepped
 from raft.world import World

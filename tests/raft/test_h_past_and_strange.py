@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.raft.configuration import Configuration, Step
-from penstock.raft.core import Raft, Role
+from penstock.raft.core import Raft
 from penstock.raft.messages import Kind, Message, Snapshot
 from penstock.raft.refusals import BadMessage
+from penstock.raft.roles import Role
 from raft.groups import THREE, agree, changes, check, go_on, leading, one_step, run
 from raft.stepping import Stepped
 

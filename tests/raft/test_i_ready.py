@@ -14,10 +14,10 @@ from random import Random
 import pytest
 
 from penstock.raft.configuration import Configuration
-from penstock.raft.core import Role
 from penstock.raft.log import Log
 from penstock.raft.messages import Entry, HardState, Kind, Message, Snapshot
 from penstock.raft.refusals import BadMessage, InvariantBroken, OutstandingReady
+from penstock.raft.roles import Role
 from raft.groups import THREE, check, go_on, run
 from raft.stepping import Stepped, entries, of_kind
 from raft.world import SCRIPT_SETTINGS, Disk, World

@@ -16,10 +16,12 @@ from penstock.raft.configuration import (
     apply_change,
     decode_change,
 )
-from penstock.raft.core import Raft, Ready, Role, Settings
+from penstock.raft.core import Raft
 from penstock.raft.log import Compacted, Unavailable
-from penstock.raft.messages import Entry, EntryKind, HardState, Kind, Message, Snapshot
+from penstock.raft.messages import Entry, EntryKind, HardState, Kind, Message, Ready, Snapshot
 from penstock.raft.refusals import BadMessage, NotLeading, Refused
+from penstock.raft.roles import Role
+from penstock.raft.settings import Settings
 
 KINDS = {
     "MsgVote": Kind.VOTE,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Final
 
 from penstock.raft.configuration import Change, Configuration, apply_change, decode_change
@@ -26,6 +25,7 @@ from penstock.raft.messages import (
     Kind,
     Message,
     ReadState,
+    Ready,
     Snapshot,
 )
 from penstock.raft.quorum import Outcome, vote_outcome
@@ -37,27 +37,12 @@ from penstock.raft.refusals import (
     OutstandingReady,
     Refused,
 )
+from penstock.raft.roles import FORBIDDEN, Role
+from penstock.raft.settings import Settings
 
 INPUTS_KEPT: Final = 100
 """Inputs that an ``InvariantBroken`` tells of."""
 
-
-class Role(Enum):
-    """What a member is."""
-
-    FOLLOWER = "follower"
-    PRE_CANDIDATE = "precandidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-_FORBIDDEN: Final = frozenset(
-    (
-        (Role.FOLLOWER, Role.LEADER),
-        (Role.LEADER, Role.CANDIDATE),
-        (Role.LEADER, Role.PRE_CANDIDATE),
-    )
-)
 
 _WAITING: Final = frozenset(
     (
@@ -69,47 +54,6 @@ _WAITING: Final = frozenset(
     )
 )
 """Messages that leave only when what they rest on is durable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a member behaves. Raises ``ValueError`` for what cannot work."""
-
-    election_ticks: int = 10
-    heartbeat_ticks: int = 1
-    has_pre_vote: bool = True
-    has_check_quorum: bool = True
-    has_lease_reads: bool = False
-    is_pipelined: bool = False  # several Readys may be under way
-    append_size_max: int = 2**20
-    window_count: int = 256
-    window_size: int = 8 * 2**20
-    uncommitted_max: int = 64 * 2**20
-    apply_size_max: int = 2**20
-    reads_max: int = 4096
-
-    def __post_init__(self) -> None:
-        if not 0 < self.heartbeat_ticks < self.election_ticks:
-            raise ValueError("the election timeout must be longer than the heartbeat's")
-        if min(self.window_count, self.window_size, self.append_size_max, self.apply_size_max) < 1:
-            raise ValueError("windows and sizes are at least 1")
-        if self.has_lease_reads:
-            raise ValueError("reads by lease rest on clocks and are not offered")
-
-
-@dataclass(slots=True, kw_only=True)
-class Ready:
-    """All that the driver must do now."""
-
-    token: int
-    hard_state: HardState | None = None
-    entries: list[Entry] = field(default_factory=list)
-    snapshot: Snapshot | None = None
-    messages: list[Message] = field(default_factory=list)
-    messages_after: list[Message] = field(default_factory=list)
-    committed: list[Entry] = field(default_factory=list)
-    read_states: list[ReadState] = field(default_factory=list)
-    must_sync: bool = False
 
 
 class Raft:
@@ -391,7 +335,10 @@ class Raft:
         )
         reply = Kind.PRE_VOTE_REPLY if is_pre_vote else Kind.VOTE_REPLY
         if not is_free or not self.log.is_older_than(message.index, message.log_term):
-            self._reply(message, reply, is_rejected=True)
+            # Who left cannot run, however long its log is: it helps those who stay with what it knows.
+            hint = 0 if self.configuration.is_voter(self.member) else self.log.committed
+            hint_term = self.log.term(hint) if hint else 0
+            self._reply(message, reply, is_rejected=True, hint=hint, hint_term=hint_term)
             return
         self._reply(message, reply, term=message.term)
         if not is_pre_vote:
@@ -400,7 +347,7 @@ class Raft:
 
     def _count_vote(self, message: Message) -> None:
         wanted = Role.PRE_CANDIDATE if message.kind is Kind.PRE_VOTE_REPLY else Role.CANDIDATE
-        if self.role is not wanted:
+        if self.role is not wanted or (message.is_rejected and self._learn_commit(message)):
             return
         self.votes.setdefault(message.sender, not message.is_rejected)
         outcome = vote_outcome(self.configuration.voters, self.configuration.outgoing, self.votes)
@@ -410,6 +357,18 @@ class Raft:
             self._run(is_transfer=False)
         elif outcome is Outcome.WON:
             self._lead()
+
+    def _learn_commit(self, message: Message) -> bool:
+        """Learn from a refusal what is committed. Return whether that ends this election.
+
+        Those who left with a change that this member has, but does not know to be committed, refuse it if their logs
+        are longer, and cannot run any more: without this no election might ever be won.
+        """
+        is_here = self.log.has(message.hint, message.hint_term)
+        if not is_here or not self.log.commit(message.hint) or not self._has_unapplied_change():
+            return False
+        self.become_follower(self.term, 0)
+        return True
 
     def _lead(self) -> None:
         self._become(Role.LEADER)
@@ -428,7 +387,7 @@ class Raft:
         self._draw_timeout()
 
     def _become(self, role: Role) -> None:
-        if (self.role, role) in _FORBIDDEN:
+        if (self.role, role) in FORBIDDEN:
             raise InvariantBroken(f"a {self.role.value} cannot become a {role.value}")
         self.role = role
         self.votes = {}

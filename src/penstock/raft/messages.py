@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -85,7 +85,7 @@ class Message:
     entries: tuple[Entry, ...] = ()
     commit: int = 0
     is_rejected: bool = False
-    hint: int = 0  # of a rejected append: where the logs may agree
+    hint: int = 0  # of a rejected append: where the logs may agree; of a non-voter's refusal: what is committed
     hint_term: int = 0
     context: int = 0  # of heartbeats: the last read that waits; of reads: which one
     is_transfer: bool = False  # of votes: the leader itself wants this
@@ -107,3 +107,18 @@ class ReadState:
 
     context: int
     index: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Ready:
+    """All that the driver must do now."""
+
+    token: int
+    hard_state: HardState | None = None
+    entries: list[Entry] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    messages: list[Message] = field(default_factory=list)
+    messages_after: list[Message] = field(default_factory=list)
+    committed: list[Entry] = field(default_factory=list)
+    read_states: list[ReadState] = field(default_factory=list)
+    must_sync: bool = False
