@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.raft.configuration import Change, Configuration, apply_change, decode_change
 from penstock.raft.leading import Leadership
@@ -468,31 +468,10 @@ class Raft:
     def answer_read(self, state: ReadState) -> None:
         self._read_states.append(state)
 
-    def _reply(
-        self,
-        message: Message,
-        kind: Kind,
-        *,
-        term: int | None = None,
-        index: int = 0,
-        is_rejected: bool = False,
-        hint: int = 0,
-        hint_term: int = 0,
-        context: int = 0,
-    ) -> None:
-        self.send(
-            Message(
-                kind=kind,
-                sender=self.member,
-                to=message.sender,
-                term=self.term if term is None else term,
-                index=index,
-                is_rejected=is_rejected,
-                hint=hint,
-                hint_term=hint_term,
-                context=context,
-            )
-        )
+    def _reply(self, message: Message, kind: Kind, **fields: Any) -> None:
+        """Answer a message, in our own term unless the fields say another."""
+        fields.setdefault("term", self.term)
+        self.send(Message(kind=kind, sender=self.member, to=message.sender, **fields))
 
     @property
     def has_ready(self) -> bool:
