@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from penstock.client.blocking import Client as Client
-    from penstock.client.blocking import connect as connect
     from penstock.client.subscription import Subscription as Subscription
     from penstock.client.values import Delivery as Delivery
     from penstock.client.values import PeekedTask as PeekedTask
     from penstock.client.worker import Worker as Worker
     from penstock.client.worker import worker as worker
     from penstock.errors import *  # noqa: F403
+    from penstock.spooling.client import SpoolClient as SpoolClient
+    from penstock.spooling.connecting import connect as connect
 
     def open(path: str | PathLike[str], **options: Any) -> Client:  # noqa: A001
         """Return a client of a node that runs in this process, on the files in ``path``."""
@@ -32,8 +33,9 @@ _HOMES: Final = {
     "Client": ("penstock.client.blocking", "Client"),
     "Delivery": ("penstock.client.values", "Delivery"),
     "PeekedTask": ("penstock.client.values", "PeekedTask"),
+    "SpoolClient": ("penstock.spooling.client", "SpoolClient"),
     "Subscription": ("penstock.client.subscription", "Subscription"),
-    "connect": ("penstock.client.blocking", "connect"),
+    "connect": ("penstock.spooling.connecting", "connect"),
     "Worker": ("penstock.client.worker", "Worker"),
     "open": ("penstock.server.embedded", "open_directory"),
     "worker": ("penstock.client.worker", "worker"),

@@ -148,6 +148,10 @@ class StorageFailed(StorageError):
     """A write or sync failed. What is on the disk is unknown until it is read anew by a new process."""
 
 
+class SpoolFull(StorageError):
+    """The spool, or its disk, has no room for this; nothing of it was kept. Try again when some was sent."""
+
+
 class RequestRefused(PenstockError):
     """A node took a request and said no; nothing changed."""
 

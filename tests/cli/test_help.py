@@ -9,6 +9,8 @@ import pytest
 
 from penstock.cli.main import app
 from penstock.formats.taskflux.generation import Generation
+from support.beats_spools import VECTORS
+from support.beats_spools import spool as write_spool
 from support.command import penstock
 from support.damage import flipped
 from support.directories import EXPECTED, build
@@ -24,7 +26,8 @@ OVER_A_NODE = [
     "queue purge", "queue delete",
 ]  # fmt: skip
 WITH_SPARK = [f"pipeline {name}" for name in ("run", "tasks", "snapshot", "audit", "migrate")]
-COMMANDS = ["serve", *OVER_A_NODE, *WITH_SPARK, *AT_REST]
+OVER_A_SPOOL = [f"spool {name}" for name in ("put", "stat", "tail", "drain")]
+COMMANDS = ["serve", *OVER_A_NODE, *OVER_A_SPOOL, *WITH_SPARK, *AT_REST]
 
 
 def examples(command: str) -> list[str]:
@@ -123,6 +126,23 @@ def test_the_help_of_each_command_over_a_node_ends_with_examples_that_run(
             assert (outcome.code, "Traceback" in outcome.err) == (0, False), outcome.err
             if not {"--table", "--raw"} & set(shlex.split(line)):
                 assert outcome.rows or "nothing to deliver" in outcome.err
+
+
+def test_the_help_of_each_command_over_a_spool_ends_with_examples_that_run(
+    workplace: Path,
+) -> None:
+    write_spool(workplace / "beats", {0: VECTORS["v2_cbor"]})
+    with start(workplace / "running") as node:
+        with node.client() as client:
+            for name in ("orders", "events", *{row[0] for row in EXPECTED} - {"", "orders"}):
+                client.create_queue(name)
+        for command in OVER_A_SPOOL:
+            lines = examples(command)
+            assert lines
+            for line in lines:
+                assert f"penstock {command}" in line
+                outcome = shell(line.replace("127.0.0.1:2602", node.address), cwd=workplace)
+                assert (outcome.code, outcome.rows != []) == (0, True), f"{line}: {outcome.err}"
 
 
 def test_the_examples_of_serve_start_a_node(workplace: Path) -> None:

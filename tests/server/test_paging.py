@@ -1,4 +1,4 @@
-"""A node that is idle tidies its pages up: journals go to the segments, garbage of the store goes away."""
+"""A node that is idle tidies its pages up: what is in memory only goes to the segments, garbage of the store away."""
 
 from __future__ import annotations
 
@@ -42,13 +42,16 @@ class Loop:
 class Paged:
     """A node in memory with a paged queue."""
 
-    def __init__(self) -> None:
-        self.files, self.loop = MemoryFiles(), Loop()
+    def __init__(self, files: MemoryFiles | None = None) -> None:
+        self.files, self.loop = MemoryFiles() if files is None else files, Loop()
+        self.said: list[str] = []
         settings = Settings(data=ROOT)
         failures: list[object] = []
         self.node = Node(settings, InlineDisk(), on_failure=failures.append, files=self.files)
         IdleFlush(self.node, self.loop.call_later)
-        self.snapshots = Snapshots(self.node, InlineDisk(), lambda _, call: call(), lambda _: None)
+        self.snapshots = Snapshots(
+            self.node, InlineDisk(), lambda _, call: call(), self.said.append
+        )
         self.caller = RecordingCaller([])
         policy = Policy(implementation=Implementation.PAGED)
         self.node.broker.create(self.caller, 1, v2.Create(NAME, policy))
@@ -74,7 +77,7 @@ class Paged:
         }
 
 
-def test_journals_are_flushed_when_the_node_is_idle_and_not_before() -> None:
+def test_what_waits_in_memory_is_flushed_when_the_node_is_idle_and_not_before() -> None:
     paged = Paged()
     paged.add([b"x" * 100] * 10)
     assert paged.sizes(".idx") == {}
@@ -106,6 +109,23 @@ def test_garbage_of_the_store_is_merged_when_idle_and_gone_with_the_next_checkpo
     assert sum(paged.sizes(".rdq").values()) < 30 * LARGE
     queue = paged.node.replica.state.find(NAME)
     assert [len(payload) for _, _, payload in queue.tasks] == [LARGE] * 20
+
+
+def test_a_start_that_has_to_read_a_segment_says_so_and_the_next_snapshot_mends_it() -> None:
+    paged = Paged()
+    for _ in range(9):
+        paged.add([b"t" * 10] * 2000)  # more than a segment's 16384
+    paged.snapshots.begin()
+    image = paged.files.image()
+    (path,) = (name for name in image if name.endswith(".places"))
+    again = Paged(MemoryFiles(image))
+    assert again.said == []
+    image[path] = image[path][:-1]
+    again = Paged(MemoryFiles(image))
+    assert [text.split(":")[0] for text in again.said] == [path]
+    assert len(again.node.replica.state.find(NAME)) == 18_000
+    again.snapshots.begin()
+    assert Paged(MemoryFiles(again.files.image())).said == []
 
 
 def test_a_node_without_paged_queues_waits_for_nothing() -> None:

@@ -48,7 +48,7 @@ SEED: Final = 20261116
 LIMITS: Final = LogLimits(soft=4 * 2**20, hard=8 * 2**20, growth=2**20)
 """Segments of some 70,000 entries."""
 
-PATIENCE_SECONDS: Final = 180
+PATIENCE_SECONDS: Final = 600
 """Far more than anything takes; a test that waits so long has failed."""
 
 

@@ -14,7 +14,7 @@ from penstock.spark.families import find
 from penstock.spark.options import parse_options
 from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.rabbitmq.planning import FileKind, FilePlan
-from penstock.spark.stream import open_tail
+from penstock.spark.stream import open_follower
 from penstock.storage.files import OsFiles
 from penstock.tools.rabbitmq.location import resolve
 from support.directories import build
@@ -139,10 +139,10 @@ def test_a_log_is_not_asked_what_only_a_broker_knows(tmp_path: Path, name: str) 
 def test_a_stream_has_no_log_to_follow(tmp_path: Path) -> None:
     made = small(tmp_path / "node")
     with pytest.raises(InvalidValue, match="has no log that a stream could follow"):
-        open_tail(parse_options({"path": str(made.path)}))
+        open_follower(parse_options({"path": str(made.path)}))
     node = build(tmp_path / "taskflux", Generation.THREE)
     with pytest.raises(InvalidValue, match="option vhosts is for files of RabbitMQ"):
-        open_tail(parse_options({"path": str(node), "vhosts": "/"}))
+        open_follower(parse_options({"path": str(node), "vhosts": "/"}))
 
 
 # --- describing ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_source_says_that_it_has_no_log_and_which_queues_it_has(tmp_path: Path
         other.queue(b"mail", priority=priority)
     (source,) = find_sources([str(made.path)])
     assert not source.has_log
-    assert [(queue.name, queue.vhost) for queue in source.queues] == [
+    assert [(queue.name, queue.vhost) for queue in source.queues or ()] == [
         ("orders", "/"),
         ("other~mail", "other"),
     ]

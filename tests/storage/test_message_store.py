@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData, StorageFailed
 from penstock.formats.rabbitmq import message_store as records
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, Status
+from penstock.formats.rabbitmq.places import TableMark, decode_table, encode_table, mark_of
 from penstock.storage.message_slots import NO_SLOT, MessageSlots, id_columns
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles
@@ -46,7 +48,7 @@ def recovered(files: MemoryFiles, ids: list[int], *, exactly: bool) -> MessageSt
         if (number := records.parse_store_name(Path(path).name)) is not None
     }
     store = made(files)
-    store.recover(before, 0, exactly=exactly)
+    store.recover(before, 0, tables={}, exactly=exactly)
     found = store.find(id_columns([message_id(n) for n in ids]))
     assert (found != NO_SLOT).all()
     store.refer(found)
@@ -202,8 +204,78 @@ def test_a_start_at_a_checkpoint_removes_what_it_does_not_name(name: str) -> Non
     image[str(ROOT / name)] = b"left by a crash"
     again = MemoryFiles(image)
     store = made(again)
-    store.recover(lengths, 1, exactly=True)
+    store.recover(lengths, 1, tables={}, exactly=True)
     assert list(again.image()) == [str(ROOT / "0.rdq")]
+
+
+def with_table() -> tuple[MemoryFiles, dict[int, TableMark]]:
+    """Return a disk with a full file that has a table, and one that is appended to."""
+    files = MemoryFiles()
+    open_files = OpenFiles(files, ROOT, limit=8)
+    files.make_directory(ROOT)
+    store = MessageStore(open_files, ROOT, file_size_limit=LIMIT)
+    write(store, [1, 2, 3, 4, 5, 6])
+    tables = store.new_tables(9)
+    tables.write(open_files.take_unsynced())
+    store.note_tables(tables)
+    assert store.tables() == tables.made
+    assert len(store.new_tables(9)) == 0
+    return files, tables.made
+
+
+def started(files: MemoryFiles, tables: dict[int, TableMark]) -> MessageStore:
+    sizes = {number: len(files.image()[str(ROOT / f"{number}.rdq")]) for number in (0, 1)}
+    store = made(files)
+    store.recover(sizes, 2, tables=tables, exactly=True)
+    found = store.find(id_columns([message_id(n) for n in range(1, 7)]))
+    store.refer(found[found != NO_SLOT])
+    store.settle()
+    return store
+
+
+def test_a_file_that_is_full_gets_a_table_and_is_not_read_by_a_start() -> None:
+    files, tables = with_table()
+    assert list(tables) == [0]
+    image = files.image()
+    image[str(ROOT / "0.rdq")] = bytes(len(image[str(ROOT / "0.rdq")]))
+    store = started(MemoryFiles(image), tables)
+    assert store.unread_tables == []
+    assert len(store) == 6, "all of them, those of a file that nobody could read too"
+    store = started(MemoryFiles(files.image()), tables)
+    found = store.find(id_columns([message_id(n) for n in (4, 1, 6)]))
+    assert store.read_many(found) == [message(n, 300) for n in (4, 1, 6)]
+
+
+def test_a_wrong_table_of_a_store_file_is_not_believed() -> None:
+    files, tables = with_table()
+    image = files.image()
+    path = str(ROOT / "0.places")
+    good = decode_table(image[path])
+    for column, value in ((0, 10**6), (1, 2**63), (1, 10**6)):
+        wrong = good.columns[column].copy()
+        wrong[1] = value
+        columns = (*good.columns[:column], wrong, *good.columns[column + 1 :])
+        for changed in (replace(good, columns=columns), replace(good, columns=columns[:3])):
+            image[path] = encode_table(changed)
+            for marks in (tables, {0: mark_of(image[path])}):
+                store = started(MemoryFiles(image), marks)
+                assert store.unread_tables == [ROOT / "0.places"]
+                assert len(store) == 6
+
+
+def test_a_table_that_no_checkpoint_knows_is_removed() -> None:
+    files, _ = with_table()
+    started(files, {})
+    assert sorted(files.image()) == [str(ROOT / "0.rdq"), str(ROOT / "1.rdq")]
+
+
+def test_a_table_goes_with_its_file() -> None:
+    files, tables = with_table()
+    store = started(files, tables)
+    store.remove_many(store.find(id_columns([message_id(n) for n in (1, 2, 3, 4)])))
+    assert store.tables() == {}
+    store.forget(store.garbage())
+    assert sorted(files.image()) == [str(ROOT / "1.rdq")]
 
 
 def test_a_file_that_is_shorter_than_the_checkpoint_says_is_refused() -> None:
@@ -211,9 +283,9 @@ def test_a_file_that_is_shorter_than_the_checkpoint_says_is_refused() -> None:
     write(made(files), [1])
     store = made(MemoryFiles(files.image()))
     with pytest.raises(CorruptData, match="shorter than the checkpoint"):
-        store.recover({0: 400}, 1, exactly=True)
+        store.recover({0: 400}, 1, tables={}, exactly=True)
     with pytest.raises(CorruptData, match="missing"):
-        made(MemoryFiles()).recover({0: 0}, 1, exactly=True)
+        made(MemoryFiles()).recover({0: 0}, 1, tables={}, exactly=True)
 
 
 def test_a_file_that_ends_before_a_message_is_told() -> None:

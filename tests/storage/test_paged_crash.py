@@ -22,8 +22,11 @@ from support.paged_lives import (
     overlapping,
     promises,
     random_life,
+    replayed,
     scripted,
     state_of,
+    tabled,
+    upgraded,
 )
 from support.report import report
 
@@ -53,6 +56,22 @@ def test_what_was_promised_is_there_and_nothing_else_wherever_the_power_is_cut(
 ) -> None:
     count = check_everywhere(make(alone=alone), seed=1, random_states=1)
     report(f"paged store, {make.__name__}, alone={alone}: {count} crash states recovered")
+
+
+@WAYS
+def test_tables_say_what_their_files_said_wherever_the_power_is_cut(alone: bool) -> None:
+    life = tabled(alone=alone)
+    written = {op.path for op in life.files.operations if op.path.endswith(".places")}
+    assert {path.split("/")[-2] for path in written} >= {"msg_store_persistent"}
+    assert len(written) >= 5, "no tables were made"
+    count = check_everywhere(life, seed=4, random_states=1)
+    report(f"paged store, tables, alone={alone}: {count} crash states recovered")
+
+
+@pytest.mark.parametrize("make", [replayed, upgraded])
+def test_under_a_log_what_another_life_left_is_neither_lost_nor_believed(make: Make) -> None:
+    count = check_everywhere(make(alone=False), seed=5, random_states=1)
+    report(f"paged store, {make.__name__}: {count} crash states recovered")
 
 
 @WAYS
@@ -204,17 +223,24 @@ BUGS = [
         lives=(shrinking,)),
     Bug("store files go when they are garbage", bugs.seed_garbage_removed_at_once,
         lives=(shrinking,)),
-    Bug("a flush empties the journal", bugs.seed_flush_empties_the_journal),
+    Bug("a flush empties the journal", bugs.seed_flush_empties_the_journal, (ALONE,)),
     Bug("a journal is cut while a checkpoint still needs it",
-        bugs.seed_journal_goes_on_where_it_was, lives=(overlapping,)),
+        bugs.seed_journal_goes_on_where_it_was, (ALONE,), lives=(overlapping,)),
     Bug("a new journal is sealed like the old one", bugs.seed_generation_never_changes, (ALONE,)),
     Bug("a torn journal is believed", bugs.seed_journal_believed_to_its_end, (ALONE,)),
-    Bug("the journal is not cut back", bugs.seed_journal_not_cut, (UNDER_A_LOG,)),
+    Bug("the journal is not cut back", bugs.seed_journal_not_cut, (UNDER_A_LOG,),
+        lives=(upgraded,)),
     Bug("a seal outruns the messages", bugs.seed_sealed_before_the_store_is_synced, (ALONE,)),
     Bug("the journal is not synced", bugs.seed_journal_unsynced, (ALONE,)),
     Bug("segments are not cut back", bugs.seed_segments_not_cut),
     Bug("segments of later are believed", bugs.seed_unknown_segments_kept),
     Bug("delivers are flushed twice", bugs.seed_delivers_flushed_twice),
+    Bug("a table of another life is believed", bugs.seed_stale_tables_believed, (UNDER_A_LOG,),
+        lives=(replayed,)),
+    Bug("a table is newer than its checkpoint", bugs.seed_tables_of_the_present, lives=(tabled,)),
+    Bug("nothing is read behind a table", bugs.seed_nothing_read_behind_a_table, lives=(tabled,)),
+    Bug("nothing is read behind a store's table", bugs.seed_nothing_read_behind_a_stores_table,
+        lives=(tabled,)),
     Bug("a merge is made in place", bugs.seed_merge_in_place, lives=(merging,)),
     Bug("a merged file is not synced", bugs.seed_merge_unsynced, lives=(merging,)),
     Bug("a start syncs nothing", bugs.seed_nothing_synced_at_start, (ALONE,), by_kill),

@@ -6,6 +6,8 @@ Numbers of sections are those of the description of RabbitMQ's format that docs/
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,9 +20,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import CorruptData, DirectoryLocked, PathRefused, StorageFailed
 from penstock.formats.rabbitmq import journal, segment
-from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END
+from penstock.formats.rabbitmq.checkpoint import (
+    SEQUENCE_END,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from penstock.formats.rabbitmq.journal import Kind, Piece
-from penstock.formats.rabbitmq.messages import Content, Message, encode_message
+from penstock.formats.rabbitmq.messages import Content as MessageContent
+from penstock.formats.rabbitmq.messages import Message, encode_message
+from penstock.formats.rabbitmq.places import decode_table, encode_table, mark_of
+from penstock.storage import paged_store
 from penstock.storage.files import OsFiles
 from penstock.storage.paged_store import LATEST, AtMark, PagedStore
 from penstock.storage.queue_index import IndexLimits, QueueIndex
@@ -29,7 +38,7 @@ from penstock.tools.rabbitmq.location import resolve
 from penstock.tools.rabbitmq.queue_reading import Wanted
 from penstock.tools.rabbitmq.tasks import tasks
 from penstock.tools.rabbitmq.verify import verify
-from support.paged_lives import content_of, message, message_id
+from support.paged_lives import Content, content_of, message, message_id
 
 ROOT = Path("/paged")
 LIMITS = IndexLimits(entry_count=8, journal_entries_max=100, embed_below=100)
@@ -467,6 +476,7 @@ def test_records_that_cannot_be_within_what_was_synced_are_refused() -> None:
         image = files.image()
         path = str(directory / name)
         image[path] = bytes(len(image[path]))
+        image.pop(str(directory / "0.places"))
         with pytest.raises(CorruptData, match=reason):
             opened(MemoryFiles(image))
 
@@ -536,6 +546,265 @@ def test_what_is_left_of_queues_that_a_checkpoint_does_not_know_is_removed(tmp_p
     store.close()
 
 
+# --- under a log ---------------------------------------------------------------------------------
+
+
+def test_under_a_log_a_message_is_written_once_and_the_journal_stays_empty() -> None:
+    files = MemoryFiles()
+    store = opened(files, None)
+    queue = store.open_queue(1, NAME)
+    messages = publish(queue, [50] * 20 + [500])
+    queue.deliver_many([0, 1])
+    queue.ack_many([0, 9])
+    queue.flush()
+    store.checkpoint(5)
+    assert file_of(files, queue, "journal.jif") == b""
+    written = sum(
+        len(operation.data)
+        for operation in files.operations
+        if operation.kind == "write" and operation.path.endswith((".idx", ".rdq"))
+    )
+    # 34 bytes of head in a segment, 25 around a message of the store, 2 for each deliver and ack.
+    assert written == sum(map(len, messages)) + 21 * 34 + 25 + 5 * 2
+    kinds = [(p.kind, p.sequence) for p in segment_pieces(files, queue, 0)]
+    assert kinds == [
+        *((Kind.PUBLISH_PERSISTENT, n) for n in range(8)),
+        *((Kind.DELIVER_OR_ACK, n) for n in (0, 1, 0)),
+    ]
+
+
+def test_under_a_log_messages_wait_to_be_written_together_and_are_read_before() -> None:
+    files = MemoryFiles()
+    store = PagedStore(
+        files, ROOT, at_mark=None, limits=IndexLimits(entry_count=8, buffer_size=1000)
+    )
+    queue = store.open_queue(1, NAME)
+
+    def segment_writes() -> int:
+        done = files.operations
+        return sum(one.kind == "write" and one.path.endswith(".idx") for one in done)
+
+    messages = [publish(queue, [80])[0] for _ in range(6)]
+    assert segment_writes() == 0
+    assert queue.dirty_count == 6
+    assert queue.memory_size > 6 * 80
+    messages += [publish(queue, [80])[0] for _ in range(6)]
+    assert segment_writes() == 2, "one write a segment"
+    messages += publish(queue, [70])
+    assert queue.read_many([12, 0]) == [messages[12], messages[0]]
+    assert segment_writes() == 3
+    assert len(content_of(queue)) == 13
+
+
+def test_under_a_log_what_is_acked_while_it_waits_leaves_no_segment() -> None:
+    files = MemoryFiles()
+    store = opened(files, None)
+    queue = store.open_queue(1, NAME)
+    publish(queue, [10])
+    queue.ack_many([0])
+    store.checkpoint(1)
+    assert file_of(files, queue, "0.idx") is None
+    publish(queue, [20])
+    store.begin_checkpoint(2)()
+    queue.ack_many([1])
+    store.finish_checkpoint()
+    publish(queue, [30])
+    store.checkpoint(3)
+    store.close()
+    assert list(content_of(opened(files, 3).open_queue(1, NAME))) == [2]
+
+
+def test_a_journal_that_an_earlier_version_left_under_a_log_is_taken_over() -> None:
+    files = MemoryFiles()
+    store = opened(files)  # one that stands alone writes what the earlier version wrote
+    queue = store.open_queue(1, NAME)
+    publish(queue, [10] * 9)
+    queue.flush()
+    store.checkpoint()
+    publish(queue, [20, 200])
+    queue.ack_many([1])
+    queue.deliver_many([9])
+    store.checkpoint()
+    expected = content_of(queue)
+    store.close()
+    image = files.image()
+    assert image[str(queue.directory / "journal.jif")]
+    path = str(ROOT / "penstock.checkpoint")
+    image[path] = encode_checkpoint(replace(decode_checkpoint(image[path]), mark=7))
+    files = MemoryFiles(image)
+    store = opened(files, 7)
+    queue = store.open_queue(1, NAME)
+    assert content_of(queue) == expected
+    publish(queue, [30])
+    queue.ack_many([9])
+    expected = content_of(queue)
+    store.checkpoint(8)
+    assert file_of(files, queue, "journal.jif") == b""
+    store.close()
+    assert content_of(opened(files, 8).open_queue(1, NAME)) == expected
+
+
+# --- tables of places ----------------------------------------------------------------------------
+
+
+def with_tables() -> tuple[dict[str, bytes], Content]:
+    """Return a disk with two full segments and one that is not, and what is on it."""
+    files = MemoryFiles()
+    store = opened(files, None)
+    queue = store.open_queue(1, NAME)
+    publish(queue, [10] * 8 + [20, 500, 30, 40, 50, 60, 70, 80] + [10] * 3)
+    queue.ack_many([2])
+    store.checkpoint(5)
+    queue.ack_many([9, 3])
+    queue.deliver_many([4, 10])
+    store.checkpoint(6)
+    expected = content_of(queue)
+    store.close()
+    return files.image(), expected
+
+
+def table_names(image: dict[str, bytes]) -> list[str]:
+    return sorted(Path(path).name for path in image if path.endswith(".places"))
+
+
+def test_full_segments_get_a_table_with_a_checkpoint_and_never_another() -> None:
+    files = MemoryFiles()
+    store = opened(files, None)
+    queue = store.open_queue(1, NAME)
+    publish(queue, [10] * 17)
+    assert table_names(files.image()) == []
+    store.checkpoint(1)
+    assert table_names(files.image()) == ["0.places", "1.places"]
+    before = [file_of(files, queue, name) for name in ("0.places", "1.places")]
+    queue.ack_many([1, 8])
+    publish(queue, [10] * 7)
+    store.checkpoint(2)
+    assert table_names(files.image()) == ["0.places", "1.places", "2.places"]
+    assert [file_of(files, queue, name) for name in ("0.places", "1.places")] == before
+
+
+def test_a_start_reads_of_a_segment_with_a_table_only_what_stands_behind_it() -> None:
+    image, expected = with_tables()
+    for number in (0, 1):
+        path = next(path for path in image if path.endswith(f"/{number}.idx"))
+        length = decode_table(image[path.replace(".idx", ".places")]).length
+        assert 0 < length < len(image[path])
+        image[path] = bytes(length) + image[path][length:]  # nobody who read it would take that
+    store = opened(MemoryFiles(image), 6)
+    assert store.unread_tables == []
+    queue = store.open_queue(1, NAME)
+    found = [
+        (sequence, expiry, size, delivered)
+        for part in queue.unacked()
+        for sequence, expiry, size, delivered in zip(
+            part.sequence.tolist(),
+            part.expiry_us.tolist(),
+            part.body_size.tolist(),
+            part.is_delivered.tolist(),
+            strict=True,
+        )
+    ]
+    assert found == [
+        (sequence, held.expiry_us, held.body_size, held.is_delivered)
+        for sequence, held in expected.items()
+    ]
+
+
+def test_a_table_goes_with_its_segment_and_with_its_queue() -> None:
+    image, _ = with_tables()
+    files = MemoryFiles(image)
+    store = opened(files, 6)
+    queue = store.open_queue(1, NAME)
+    queue.ack_many([n for n in content_of(queue) if n < 8])
+    store.checkpoint(7)
+    assert table_names(files.image()) == ["1.places"]
+    store.delete_queue(1)
+    store.checkpoint(8)
+    assert table_names(files.image()) == []
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Yield a table with each byte changed, cut everywhere, and too long."""
+    for at in range(len(data)):
+        yield data[:at] + bytes((data[at] ^ 0x10,)) + data[at + 1 :]
+        yield data[:at]
+    yield data + b"\0"
+
+
+@pytest.mark.parametrize("name", ["0.places", "1.places"])
+def test_a_damaged_or_missing_table_costs_nothing_but_a_look_at_the_file(name: str) -> None:
+    image, expected = with_tables()
+    path = next(path for path in image if path.endswith(name))
+    for data in [None, *damaged(image[path])]:
+        broken = dict(image)
+        if data is None:
+            del broken[path]
+        else:
+            broken[path] = data
+        files = MemoryFiles(broken)
+        store = opened(files, 6)
+        assert [str(one) for one in store.unread_tables] == [path]
+        assert content_of(store.open_queue(1, NAME)) == expected
+        if data is None:
+            store.checkpoint(7)
+            store.close()
+            assert opened(files, 7).unread_tables == [], "it was made anew"
+
+
+def test_a_table_of_another_segment_or_queue_is_not_taken_for_this_ones() -> None:
+    image, expected = with_tables()
+    first, second = (next(p for p in image if p.endswith(f"{n}.places")) for n in (0, 1))
+    store = opened(MemoryFiles(image | {first: image[second], second: image[first]}), 6)
+    assert len(store.unread_tables) == 2
+    assert content_of(store.open_queue(1, NAME)) == expected
+
+
+def test_a_sound_table_that_says_what_cannot_be_is_not_believed() -> None:
+    image, expected = with_tables()
+    path = next(path for path in image if path.endswith("0.places"))
+    table = decode_table(image[path])
+    checkpoint = decode_checkpoint(image[str(ROOT / "penstock.checkpoint")])
+    for column, value in ((0, 8), (1, 3), (2, 10**6), (3, 10**6), (3, 2**63), (5, 2**40)):
+        wrong = table.columns[column].copy()
+        wrong[3] = value
+        columns = (*table.columns[:column], wrong, *table.columns[column + 1 :])
+        for changed in (replace(table, columns=columns), replace(table, columns=columns[:7])):
+            data = encode_table(changed)
+            queue = checkpoint.queues[0]
+            queue = replace(queue, tables=queue.tables | {0: mark_of(data)})
+            vouched = encode_checkpoint(replace(checkpoint, queues=(queue,)))
+            broken = image | {path: data, str(ROOT / "penstock.checkpoint"): vouched}
+            store = opened(MemoryFiles(broken), 6)
+            assert [str(one) for one in store.unread_tables] == [path]
+            assert content_of(store.open_queue(1, NAME)) == expected
+
+
+def test_a_checkpoint_makes_so_many_tables_at_most_and_the_next_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paged_store, "TABLES_MAX", 2)
+    files = MemoryFiles()
+    store = opened(files, None)
+    for number in (1, 2):
+        publish(store.open_queue(number, b"queue %d" % number), [10] * 24, first=0)
+    for mark, count in ((1, 2), (2, 4), (3, 6), (4, 6)):
+        store.checkpoint(mark)
+        assert len(table_names(files.image())) == count
+
+
+def test_a_queue_deleted_while_its_tables_are_made_leaves_none() -> None:
+    files = MemoryFiles()
+    store = opened(files, None)
+    publish(store.open_queue(1, NAME), [10] * 9)
+    write = store.begin_checkpoint(1)
+    store.delete_queue(1)
+    write()
+    store.finish_checkpoint()
+    assert table_names(files.image()) == ["0.places"]
+    store.checkpoint(2)
+    assert table_names(files.image()) == []
+
+
 # --- tools ---------------------------------------------------------------------------------------
 
 
@@ -545,7 +814,7 @@ def term(number: int, body: bytes) -> bytes:
             vhost=b"penstock",
             exchange=b"",
             routing_keys=(NAME,),
-            content=Content(stored_properties=bytes.fromhex("100002"), fragments=(body,)),
+            content=MessageContent(stored_properties=bytes.fromhex("100002"), fragments=(body,)),
             id=message_id(number),
             is_persistent=True,
         )

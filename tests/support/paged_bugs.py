@@ -6,7 +6,9 @@ Every function patches the storage for the time of one test. None of this is in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +16,17 @@ import pytest
 from penstock.binary import Bytes
 from penstock.formats.rabbitmq.checkpoint import NO_MARK, QueueLengths, encode_checkpoint
 from penstock.formats.rabbitmq.journal import Kind
+from penstock.formats.rabbitmq.places import PlaceTable, TableMark, mark_of, places_name
 from penstock.formats.rabbitmq.segment import parse_segment_name
 from penstock.storage import queue_index, queue_segments
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.message_store import MessageStore, Numbers
 from penstock.storage.open_files import OpenFiles, Unsynced
 from penstock.storage.paged_store import AtMark, PagedStore, PendingCheckpoint
+from penstock.storage.place_tables import WantedTable
 from penstock.storage.queue_index import QueueIndex
 from penstock.storage.queue_segments import Segment
+from penstock.storage.segment_records import segment_table
 
 Patch = pytest.MonkeyPatch
 
@@ -31,7 +36,7 @@ Patch = pytest.MonkeyPatch
 
 def seed_checkpoint_before_sync(patch: Patch) -> None:
     def write(self: PendingCheckpoint) -> None:
-        self.unsynced.replace(self.path, [encode_checkpoint(self.checkpoint)])
+        self.unsynced.replace(self.path, [encode_checkpoint(self.with_new_tables())])
         self.unsynced.sync()
 
     patch.setattr(PendingCheckpoint, "write", write)
@@ -73,7 +78,7 @@ def seed_removed_before_the_checkpoint(patch: Patch) -> None:
         write = begin(self, mark)
         assert self._pending is not None
         for one in self._pending.queues:
-            one.queue.finish_checkpoint(one.acked)
+            one.queue.finish_checkpoint(one)
             one.acked.clear()
         return write
 
@@ -86,7 +91,7 @@ def seed_deleted_queue_removed_at_once(patch: Patch) -> None:
     def delete(self: PagedStore, number: int) -> None:
         original(self, number)
         while self._doomed:
-            self._open_files.remove(self._doomed.pop())
+            self._empty(self._doomed.pop())
 
     patch.setattr(PagedStore, "delete_queue", delete)
 
@@ -119,8 +124,8 @@ def seed_flush_empties_the_journal(patch: Patch) -> None:
 def seed_journal_goes_on_where_it_was(patch: Patch) -> None:
     original = QueueIndex.begin_checkpoint
 
-    def begin(self: QueueIndex) -> queue_index.PendingQueue:
-        pending = original(self)
+    def begin(self: QueueIndex, tables_max: int) -> queue_index.PendingQueue:
+        pending = original(self, tables_max)
         if self._is_apart:
             self.journal_path = self.directory / queue_index.JOURNAL
             self._is_apart = False
@@ -132,9 +137,9 @@ def seed_journal_goes_on_where_it_was(patch: Patch) -> None:
 def seed_generation_never_changes(patch: Patch) -> None:
     original = QueueIndex.begin_checkpoint
 
-    def begin(self: QueueIndex) -> queue_index.PendingQueue:
+    def begin(self: QueueIndex, tables_max: int) -> queue_index.PendingQueue:
         before = self._generation
-        pending = original(self)
+        pending = original(self, tables_max)
         if self._generation != before:
             self._generation = self._chain = before
             object.__setattr__(pending.lengths, "generation", before)
@@ -201,9 +206,14 @@ def seed_journal_unsynced(patch: Patch) -> None:
 def seed_segments_not_cut(patch: Patch) -> None:
     original = Segment.recover
 
-    def recover(self: Segment, length: int, find_slots: queue_segments.FindSlots) -> None:
+    def recover(
+        self: Segment,
+        length: int,
+        table: TableMark | None,
+        find_slots: queue_segments.FindSlots,
+    ) -> None:
         size = self._open_files.get(self.path).size() if self._open_files.exists(self.path) else 0
-        original(self, max(length, size), find_slots)
+        original(self, max(length, size), table, find_slots)
 
     patch.setattr(Segment, "recover", recover)
 
@@ -223,13 +233,65 @@ def seed_unknown_segments_kept(patch: Patch) -> None:
 def seed_delivers_flushed_twice(patch: Patch) -> None:
     original = Segment.flush
 
-    def flush(self: Segment, journal: File, path: Path) -> None:
+    def flush(self: Segment, path: Path) -> None:
         # As after a crash: what the file says already is not known.
         if self.is_dirty:
             self.state &= np.uint8(0xFF ^ queue_segments.DELIVER_FLUSHED)
-        original(self, journal, path)
+        original(self, path)
 
     patch.setattr(Segment, "flush", flush)
+
+
+# Tables of places.
+
+
+def seed_stale_tables_believed(patch: Patch) -> None:
+    """Take every table that is there for the right one, whatever the checkpoint says."""
+    original = QueueIndex._remove_unknown
+
+    def remove_unknown(self: QueueIndex, lengths: QueueLengths) -> None:
+        for number in lengths.segments:
+            path = self.directory / places_name(number)
+            data = self._open_files.read_whole(path, size_max=2**20)
+            if data:
+                lengths.tables[number] = mark_of(data)
+        original(self, lengths)
+
+    patch.setattr(QueueIndex, "_remove_unknown", remove_unknown)
+
+
+def seed_nothing_read_behind_a_table(patch: Patch) -> None:
+    original = Segment._read_table
+
+    def read(self: Segment) -> Any:
+        found = original(self)
+        return None if found is None else (self.file_size, found[1])
+
+    patch.setattr(Segment, "_read_table", read)
+
+
+def seed_tables_of_the_present(patch: Patch) -> None:
+    """A table is made of the file as it is when it is written, not as it was when the checkpoint began."""
+
+    def wanted(self: Segment) -> WantedTable:
+        began = self.file_size
+
+        def make(file: File) -> PlaceTable | None:
+            table = segment_table(file, self._file, file.size())
+            return None if table is None else replace(table, length=began)
+
+        return WantedTable(path=self.path, number=self._file.number, make=make)
+
+    patch.setattr(Segment, "wanted_table", wanted)
+
+
+def seed_nothing_read_behind_a_stores_table(patch: Patch) -> None:
+    original = MessageStore._take_table
+
+    def take(self: MessageStore, number: int) -> int:
+        return self._files[number].size if original(self, number) else 0
+
+    patch.setattr(MessageStore, "_take_table", take)
 
 
 # The store.

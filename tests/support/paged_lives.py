@@ -9,7 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import pytest
+
 from penstock.formats.rabbitmq.checkpoint import NO_MARK
+from penstock.storage import paged_store
 from penstock.storage.paged_store import LATEST, AtMark, PagedStore
 from penstock.storage.queue_index import IndexLimits, QueueIndex
 from penstock.testing.disk import CrashState, MemoryFiles
@@ -92,6 +95,9 @@ class Life:
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
+        self.journals = (
+            alone  # under a log only what earlier versions wrote has messages in journals
+        )
         self.files = MemoryFiles()
         self.events: list[Event] = []
         self.state: State = {}
@@ -116,6 +122,7 @@ class Life:
 
     def queue(self, number: int) -> QueueIndex:
         queue = self._do("queue", lambda: self.store.open_queue(number, b"queue %d" % number))
+        queue._is_under_log = not self.journals
         self.state.setdefault(number, {})
         self.next.setdefault(number, 0)
         return queue
@@ -422,6 +429,122 @@ def _abandoned(life: Life) -> None:
     life.publish(1, [290] * 3)
     life.write()
     life.finish()
+
+
+def tabled(*, alone: bool) -> Life:
+    """A life of full segments and store files, whose tables are made, outlive changes, and go with their files."""
+    life = Life(alone=alone)
+    life.queue(1)
+    life.publish(1, [20] * 8 + [900] * 8 + [30] * 3)
+    life.flush(1)
+    life.checkpoint()
+    life.deliver(1, [0, 1, 9])
+    life.ack(1, [1, 2, 8])
+    life.flush(1)
+    life.checkpoint()
+    life.ack(1, [0, 3, 12, 13])
+    life.publish(1, [20] * 6)
+    life.flush(1)
+    life.begin()
+    life.ack(1, [4, 16])
+    life.deliver(1, [17, 18])
+    life.flush(1)
+    life.write()
+    life.ack(1, [5, 17])
+    life.flush(1)
+    life.finish()
+    life.restart()
+    life.ack(1, [6, 9])
+    life.flush(1)
+    if not alone:
+        _abandoned_tables(life)
+    life.collect()
+    life.checkpoint()
+    life.restart()
+    life.publish(1, [700])  # to a file that has a table: what was merged is appended to
+    life.checkpoint()
+    life.ack(1, [n for n in life.state[1] if n < 16])
+    life.flush(1)
+    life.checkpoint()
+    life.delete(1)
+    life.queue(2)
+    life.publish(2, [20] * 9)
+    life.flush(2)
+    life.checkpoint()
+    return life
+
+
+def _abandoned_tables(life: Life) -> None:
+    """Tables of a checkpoint that never counts: others of the same files, as long, count in their place."""
+    life.publish(1, [25] * 8)
+    life.flush(1)
+    life.begin()
+    life.write()
+    life.deliver(1, [26])
+    life.flush(1)
+    life.abandon()
+    life.deliver(1, [27])
+    life.flush(1)
+
+
+def replayed(*, alone: bool) -> Life:
+    """A life with a crash in it, behind a checkpoint that did not count: what follows is as long, but not the same."""
+    assert not alone
+    life = Life(alone=False)
+    life.queue(1)
+    life.publish(1, [20] * 6)
+    life.checkpoint()
+    mark, state, following = life.mark, _copied(life.state), dict(life.next)
+    life.publish(1, [20] * 4)
+    life.ack(1, [2])
+    life.begin()
+    life.write()
+    life.store.close()
+    life.mark, life.state, life.next = mark, state, following
+    life.store = life._do("abandon", lambda: open_store(life.files, mark))
+    life.publish(1, [20] * 4)
+    life.ack(1, [3])
+    with pytest.MonkeyPatch.context() as patch:
+        # Else the table is made anew before anybody could take the old one for it.
+        patch.setattr(paged_store, "TABLES_MAX", 0)
+        life.checkpoint()
+        life.deliver(1, [4])
+        life.checkpoint()
+    life.checkpoint()
+    return life
+
+
+def upgraded(*, alone: bool) -> Life:
+    """A life that an earlier version began under a log: with messages in journals, and checkpoints that need them."""
+    assert not alone
+    life = Life(alone=False)
+    life.journals = True
+    life.queue(1)
+    life.queue(2)
+    life.publish(1, [20, 700, 20, 280])
+    life.publish(2, [30] * 9)
+    life.checkpoint()
+    life.deliver(1, [0, 1])
+    life.ack(1, [0])
+    life.flush(2)
+    life.publish(2, [40, 600])
+    life.checkpoint()
+    life.publish(1, [20] * 3)
+    life.ack(2, [1, 2])
+    life.journals = False
+    life.restart()
+    life.queue(1)
+    life.publish(1, [20, 800] * 3)
+    life.ack(1, [1, 5, 7])
+    life.publish(2, [20])
+    life.begin()
+    life.publish(1, [50])
+    life.write()
+    life.deliver(2, [3])
+    life.finish()
+    life.flush(1)
+    life.checkpoint()
+    return life
 
 
 def random_life(seed: int, *, alone: bool, length: int = 30) -> Life:

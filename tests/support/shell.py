@@ -18,7 +18,7 @@ def shell(line: str, *, cwd: Path | None = None) -> Outcome:
     """Run a line of shell."""
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
     done = subprocess.run(
-        ["sh", "-c", line], cwd=cwd, env=environment, capture_output=True, timeout=120, check=False
+        ["sh", "-c", line], cwd=cwd, env=environment, capture_output=True, timeout=600, check=False
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -26,7 +26,7 @@ def shell(line: str, *, cwd: Path | None = None) -> Outcome:
 def fed(data: bytes, *words: str | Path) -> Outcome:
     """Run the command with these bytes on stdin."""
     done = subprocess.run(
-        [*COMMAND, *words], input=data, capture_output=True, timeout=120, check=False
+        [*COMMAND, *words], input=data, capture_output=True, timeout=600, check=False
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import tee
 from pathlib import Path
@@ -18,6 +19,9 @@ from penstock.cli.families import (
     Asked,
     AsOfWrittenOption,
     ExpiredOption,
+    KeyFileOption,
+    Keys,
+    PasswordFileOption,
     PropertiesOption,
     Sending,
     TransientOption,
@@ -44,7 +48,7 @@ from penstock.errors import (
     SequenceForgotten,
 )
 from penstock.model import DEFAULT_QUEUE
-from penstock.tools.rabbitmq.importing import Left
+from penstock.protocol.version2 import Enqueue
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -98,17 +102,24 @@ def enqueue(
             "--from",
             metavar="PATH",
             readable=False,
-            help="RabbitMQ: the messages of a data directory; can be repeated.",
+            help="The messages of RabbitMQ's directory, or the events of a spool; can be repeated.",
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--queue", metavar="NAME", help="RabbitMQ: only this queue.")
+        str | None,
+        typer.Option(
+            "--queue",
+            metavar="NAME",
+            help="RabbitMQ: only this queue. Beats: where events go that name none.",
+        ),
     ] = None,
     vhost: VhostOption = None,
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
     as_of: AsOfWrittenOption = None,
     properties: PropertiesOption = None,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
     node: NodeOption = NODE,
 ) -> None:
     """Put tasks in a queue; each is durable once it is counted.
@@ -131,17 +142,18 @@ def enqueue(
         as_of=as_of,
         properties=properties,
     )
+    keys = Keys(key_file=key_file, password_file=password_file)
     if source is not None:
         others = [queue, payloads, file, lines, json, key, delay, ttl, ids]
         if any(other is not None and other is not False for other in others):
             raise typer.BadParameter(
                 "the tasks come from there: give no others", param_hint="--from"
             )
-        _send_files(source, asked, producer=producer, node=node)
+        _send_files(source, asked, keys, producer=producer, node=node)
         return
-    if asked != Asked():
+    if (asked, keys) != (Asked(), Keys()):
         raise typer.BadParameter(
-            "these flags choose messages of RabbitMQ: name them with --from PATH"
+            "these flags are for messages in files: name those with --from PATH"
         )
     feed, reading = _feed(queue, payloads or [], file or [], lines=lines, rows=json, key=key)
     tally = Tally(with_ids=ids)
@@ -159,61 +171,68 @@ def enqueue(
         emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
 
 
-def _send_files(path: Path, asked: Asked, *, producer: str | None, node: str) -> None:
+def _send_files(path: Path, asked: Asked, keys: Keys, *, producer: str | None, node: str) -> None:
     """Put the messages of a directory in, those that no earlier run has put in."""
-    files = source_at(path)
-    totals: dict[str, tuple[int, Left]] = {}  # by queue: a priority queue comes in several parts
+    files = source_at(path, keys)
+    totals: Totals = {}
     try:
         with bar(files.size, "sending") as shown:
             sendings = files.requests(asked, producer, shown.advance)
             with connected(node) as client:
                 _send_all(client, sendings, totals)
     finally:
-        for queue, (count, left) in totals.items():
-            emit({"queue": queue, "count": count, **left_fields(left)})
+        for queue, total in totals.items():
+            emit({"queue": queue, **total})
     for words in files.words:
         say(words)
     if files.is_damaged:
         raise typer.Exit(Exit.DAMAGE)
 
 
-def _send_all(
-    client: Client, sendings: Iterator[Sending], totals: dict[str, tuple[int, Left]]
-) -> None:
+Totals = dict[str, Counter[str]]
+"""By queue, for one may come in several parts: the tasks that were put in, and what was left out."""
+
+
+def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> None:
     try:
         for sending in sendings:
             if sending.queue != DEFAULT_QUEUE:
                 client.create_queue(sending.queue, exist_ok=True)
-            count, left = totals.get(sending.queue, (0, Left()))
-            count += _send_numbered(client, sending)
-            left.add(sending.left)
-            totals[sending.queue] = count, left
+            counts: Counter[str] = Counter({sending.queue: 0})
+            _send_numbered(client, sending, _counted(sending.requests, counts))
+            for queue, count in counts.items():
+                totals.setdefault(queue, Counter()).update(count=count)
+            totals[sending.queue].update(left_fields(sending.left))
     except ConnectionFailed:
         say("run the same command again: it goes on where this one ended, and takes nothing twice")
         raise
 
 
-def _send_numbered(client: Client, sending: Sending) -> int:
-    """Send what a queue gets and return the number of tasks, those of earlier runs included.
+def _counted(requests: Iterator[Enqueue], counts: Counter[str]) -> Iterator[Enqueue]:
+    """Yield the requests and count their tasks, those of earlier runs included."""
+    for request in requests:
+        counts[request.queue] += len(request.payloads)
+        yield request
+
+
+def _send_numbered(client: Client, sending: Sending, requests: Iterator[Enqueue]) -> None:
+    """Send what no earlier run has sent.
 
     A node remembers the last requests of a producer, and of older ones only that there were some. Numbers
     grow, and requests go in order, so what it has forgotten was taken and stands before all the rest.
     """
-    count = 0
     try:
-        for request in sending.requests:
-            count += len(request.payloads)
+        for request in requests:
             try:
                 client.enqueue_numbered([request])
             except SequenceForgotten:
                 continue
-            return count + client.enqueue_numbered(sending.requests)
+            client.enqueue_numbered(requests)
     except InvalidValue:
         raise RequestRefused(
-            f"queue {sending.queue!r} was given other messages by an earlier run: the files have changed, others are"
+            f"{sending.whose} was given other messages by an earlier run: the files have changed, others are"
             " left out, or the queue was deleted since; repeat it as it was, or begin anew by --producer NAME"
         ) from None
-    return count
 
 
 def _feed(

@@ -5,16 +5,17 @@ The only place that knows both. The commands ask a ``Source`` and never what it 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from penstock.errors import InvalidQueueName, PathRefused
+from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
@@ -22,6 +23,9 @@ from penstock.tools import convert as taskflux_convert
 from penstock.tools import repair as taskflux_repair
 from penstock.tools import target as taskflux_target
 from penstock.tools import verify as taskflux_verify
+from penstock.tools.beats import location as beats_location
+from penstock.tools.beats.versions import FORMATS as BEATS_FORMATS
+from penstock.tools.beats.versions import SegmentVersion
 from penstock.tools.dump import dump
 from penstock.tools.history import Progress, read_history
 from penstock.tools.inspect import inspect
@@ -44,7 +48,14 @@ from penstock.tools.rabbitmq.trouble import Trouble
 from penstock.tools.replay import replay
 from penstock.tools.rows import encode_payload
 
+if TYPE_CHECKING:
+    from penstock.tools.beats.importing import Left as SpoolLeft
+
 Row = dict[str, Any]
+
+Format = Generation | SegmentVersion
+FORMATS: Final[dict[str, Format]] = {**taskflux_convert.FORMATS, **BEATS_FORMATS}
+"""What a conversion writes, by the names that people type."""
 
 AsOfWrittenOption = Annotated[
     str | None,
@@ -67,6 +78,24 @@ AsOfOption = Annotated[
     typer.Option(
         metavar="TIME",
         help="RabbitMQ: leave out what has expired at this time, 2026-01-31T12:00:00 in UTC; else now.",
+    ),
+]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        readable=False,
+        help="Beats: the key of encrypted segments; else the variable PENSTOCK_SPOOL_KEY.",
+    ),
+]
+PasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        readable=False,
+        help="Beats: the password that the key is derived from.",
     ),
 ]
 PropertiesOption = Annotated[
@@ -124,7 +153,7 @@ class Source(Protocol):
 
     def repair(self, out: Path, progress: Progress) -> Iterator[Row]: ...
 
-    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row: ...
+    def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row: ...
 
     def requests(
         self, asked: Asked, producer: str | None, progress: Progress
@@ -133,18 +162,59 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """The requests that put the tasks of a queue in, numbered alike in every run."""
+    """Requests that put tasks in, numbered alike in every run; the first needs ``queue``, the others no new one."""
 
     queue: QueueName
     requests: Iterator[Enqueue]
-    left: Left  # complete when the requests are used up
+    left: Left | SpoolLeft  # complete when the requests are used up
+    whose: str  # what an earlier run was given other messages of
 
 
-def source_at(path: Path) -> Source:
-    """Return the files at ``path``. Raises ``PathRefused`` or ``BadData``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Where the key of encrypted files is."""
+
+    key_file: Path | None = None
+    password_file: Path | None = None
+
+    def read(self) -> bytes | None:
+        """Return the key, or ``None``. Raises ``InvalidValue`` or ``PathMissing``."""
+        from penstock.tools.beats.keys import read_key
+
+        return read_key(self.key_file, self.password_file, os.environ)
+
+    def refuse(self, whose: str) -> None:
+        """Raise ``typer.BadParameter`` if a key was named for files that have none."""
+        for value, name in ((self.key_file, "--key-file"), (self.password_file, "--password-file")):
+            if value is not None:
+                raise typer.BadParameter(
+                    f"the files are {whose}, which are never encrypted; leave the flag out",
+                    param_hint=name,
+                )
+
+
+def source_at(path: Path, keys: Keys) -> Source:
+    """Return the files at ``path``. Raises ``PathRefused``, ``BadData`` or ``InvalidValue``."""
     if rabbitmq_location.is_rabbitmq(path):
+        keys.refuse("RabbitMQ's")
         return RabbitMQFiles(rabbitmq_location.resolve(path))
-    return TaskFluxFiles(taskflux_target.resolve(path))
+    if beats_location.is_beats(path):
+        from penstock.cli.beats_files import BeatsFiles  # needs libraries that not everybody has
+
+        return BeatsFiles(beats_location.resolve(path), keys.read())
+    target = taskflux_target.resolve(path)
+    keys.refuse("TaskFlux's")
+    return TaskFluxFiles(target)
+
+
+def _refuse_spool(to: Format, whose: str) -> Generation:
+    """Return the generation that was asked for. Raises ``CannotConvert``."""
+    if isinstance(to, SegmentVersion):
+        raise CannotConvert(
+            f"files of {whose} are not written as segments of Beats; choose one of"
+            f" {', '.join(taskflux_convert.FORMATS)}"
+        )
+    return to
 
 
 class TaskFluxFiles:
@@ -169,10 +239,7 @@ class TaskFluxFiles:
 
     def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row]:
         asked.refuse_others(self.KNOWN, "TaskFlux's")
-        try:
-            only = None if asked.queue is None else QueueName(asked.queue)
-        except InvalidQueueName as error:
-            raise typer.BadParameter(str(error), param_hint="--queue") from None
+        only = queue_asked(asked)
         history = read_history(self.target, progress=progress)
         state = replay(history, at=asked.at, uncommitted=asked.uncommitted)
         if state.tail is not None:
@@ -204,12 +271,13 @@ class TaskFluxFiles:
         self.words = list(dict.fromkeys(result.notes))
         self.words.append(f"{out}: {held}; {result.left} places left behind")
 
-    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row:
+    def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
         asked.refuse_others(("uncommitted",), "TaskFlux's")
+        to = _refuse_spool(to, "TaskFlux")
         history = read_history(self.target, progress=progress)
         done = taskflux_convert.convert(history, to, out, uncommitted=asked.uncommitted)
         self.words, self.is_damaged = list(_words_of_conversion(done)), done.tail is not None
-        return _written(to, out, done.entries, done.snapshot_index, done.queues, done.tasks) | {
+        return written(to, out, done.entries, done.snapshot_index, done.queues, done.tasks) | {
             "left_uncommitted": done.left_uncommitted,
             "dropped_extensions": done.dropped_extensions,
             "dropped_notes": done.dropped_notes,
@@ -223,7 +291,7 @@ class TaskFluxFiles:
         )
 
 
-def _written(
+def written(
     to: Generation, out: Path, entries: int, snapshot_index: int | None, queues: int, tasks: int
 ) -> Row:
     return {
@@ -336,14 +404,15 @@ class RabbitMQFiles:
             held = f"{result.records} records"
         self.words.append(f"{out}: {held} taken along; {result.left} places left behind")
 
-    def convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row:
+    def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
         asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
+        to = _refuse_spool(to, "RabbitMQ")
         selection = self._selection(asked, now_us())
         done = rabbitmq_convert.convert(
             self.location, to, out, selection, tell=self._tell, progress=progress
         )
         self._judge(done.left)
-        row = _written(to, out, done.entries, None, done.queues, done.tasks)
+        row = written(to, out, done.entries, None, done.queues, done.tasks)
         return row | left_fields(done.left)
 
     def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
@@ -366,7 +435,7 @@ class RabbitMQFiles:
         for queue, requests, left in read_requests(
             targets, selection, tell=self._tell, producer=producer, progress=progress
         ):
-            yield Sending(queue=queue, requests=requests, left=left)
+            yield Sending(queue=queue, requests=requests, left=left, whose=f"queue {queue!r}")
             total.add(left)
         if total.expired:
             moment = datetime.fromtimestamp(selection.wanted.as_of_us / 1_000_000, UTC)
@@ -390,14 +459,16 @@ class RabbitMQFiles:
         )
 
 
-def left_fields(left: Left) -> Row:
+def queue_asked(asked: Asked) -> QueueName | None:
+    try:
+        return None if asked.queue is None else QueueName(asked.queue)
+    except InvalidQueueName as error:
+        raise typer.BadParameter(str(error), param_hint="--queue") from None
+
+
+def left_fields(left: Left | SpoolLeft) -> Row:
     """Return how many messages were left out, and why."""
-    return {
-        "left_transient": left.transient,
-        "left_expired": left.expired,
-        "left_lost": left.lost,
-        "left_too_large": left.too_large,
-    }
+    return {f"left_{one.name}": getattr(left, one.name) for one in fields(left)}
 
 
 def now_us() -> int:

@@ -8,16 +8,19 @@ from typing import Annotated
 import typer
 
 from penstock.cli.families import (
+    FORMATS,
     Asked,
     AsOfOption,
     ExpiredOption,
+    KeyFileOption,
+    Keys,
+    PasswordFileOption,
     PropertiesOption,
     TransientOption,
     VhostOption,
     source_at,
 )
 from penstock.cli.output import Exit, bar, emit, emit_lines, say, show_table
-from penstock.tools.convert import FORMATS
 
 # Whether a path can be read is found out, and said, by those who read it.
 PathArgument = Annotated[
@@ -41,6 +44,8 @@ UncommittedOption = Annotated[
 def inspect(
     path: PathArgument,
     table: Annotated[bool, typer.Option("--table", help="A table for people.")] = False,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
 ) -> None:
     """Say what PATH is: family, generation or version, counts, indexes, damage. One JSON object.
 
@@ -50,7 +55,7 @@ def inspect(
       penstock inspect node --table
       penstock inspect old/consensus/log.raft
     """
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(source.size, "reading") as shown:
         row = source.inspect(shown.advance)
     damage = row["damage"]
@@ -75,7 +80,11 @@ def _for_people(value: object) -> object:
     return "; ".join(words)
 
 
-def dump(path: PathArgument) -> None:
+def dump(
+    path: PathArgument,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
     """Print every entry, record, queue, task and metadata file in file order, damage included.
 
     \b
@@ -83,7 +92,7 @@ def dump(path: PathArgument) -> None:
       penstock dump node
       penstock dump node/data/tflux.snapshot
     """
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     is_whole = True
     with bar(source.size, "reading") as shown:
         for row in source.dump(shown.advance):
@@ -108,10 +117,12 @@ def tasks(
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
 ) -> None:
     """Print what the queues hold, each in its order of delivery.
 
-    Of a RabbitMQ node these are the messages that it has after a restart.
+    Of a RabbitMQ node these are the messages that it has after a restart, of a spool the events that wait.
 
     \b
     Examples:
@@ -128,7 +139,7 @@ def tasks(
         include_expired=include_expired,
         as_of=as_of,
     )
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(source.size, "reading") as shown:
         for found in source.tasks(asked, shown.advance):
             if isinstance(found, memoryview):
@@ -140,7 +151,11 @@ def tasks(
     raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
 
 
-def verify(path: PathArgument) -> None:
+def verify(
+    path: PathArgument,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
     """Check everything that can be checked; print the damage as rows, nothing if all is well.
 
     \b
@@ -148,7 +163,7 @@ def verify(path: PathArgument) -> None:
       penstock verify node
       penstock verify old
     """
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(source.size, "verifying") as shown:
         for row in source.verify(shown.advance):
             emit(row)
@@ -157,7 +172,12 @@ def verify(path: PathArgument) -> None:
     raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
 
 
-def repair(path: PathArgument, out: OutOption) -> None:
+def repair(
+    path: PathArgument,
+    out: OutOption,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
     """Salvage all that is provably whole into a new directory; print what was left, row by row.
 
     \b
@@ -165,7 +185,7 @@ def repair(path: PathArgument, out: OutOption) -> None:
       penstock repair damaged --out salvaged
       penstock repair rabbit --out mended
     """
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(2 * source.size, "salvaging") as shown:
         for row in source.repair(out, shown.advance):
             emit(row)
@@ -183,17 +203,24 @@ def convert(
     out: OutOption,
     uncommitted: UncommittedOption = False,
     queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="RabbitMQ: only this queue.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="RabbitMQ: only this queue. Beats: where events go that name none.",
+        ),
     ] = None,
     vhost: VhostOption = None,
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
     properties: PropertiesOption = None,
+    key_file: KeyFileOption = None,
+    password_file: PasswordFileOption = None,
 ) -> None:
     """Write PATH in another generation into a new directory; refuse what that one cannot hold.
 
-    What a RabbitMQ node holds becomes a directory that a node of ours serves.
+    What a RabbitMQ node holds, or a spool of Beats, becomes a directory that a node of ours serves. A spool also becomes
+    one that Beats reads.
 
     \b
     Examples:
@@ -214,7 +241,7 @@ def convert(
         as_of=as_of,
         properties=properties,
     )
-    source = source_at(path)
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(source.size, "converting") as shown:
         row = source.convert(FORMATS[to], out, asked, shown.advance)
     emit(row)

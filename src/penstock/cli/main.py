@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import dequeue, enqueue, files, node, pipeline, queues, serve
+from penstock.cli import dequeue, enqueue, files, node, pipeline, queues, serve, spool
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
 
@@ -32,6 +32,12 @@ queue_app = typer.Typer(
 pipeline_app = typer.Typer(
     name="pipeline",
     help="Turn files into tables with Spark, travel in time, audit, migrate.",
+    no_args_is_help=True,
+)
+
+spool_app = typer.Typer(
+    name="spool",
+    help="A producer's local buffer: fill it, drain it to a node, look at it.",
     no_args_is_help=True,
 )
 
@@ -56,6 +62,11 @@ _register(queue_app, queues.list_, "list")
 _register(queue_app, queues.stat, "stat")
 _register(queue_app, queues.purge, "purge")
 _register(queue_app, queues.delete, "delete")
+app.add_typer(spool_app)
+_register(spool_app, spool.stat, "stat")
+_register(spool_app, spool.put, "put")
+_register(spool_app, spool.drain, "drain")
+_register(spool_app, spool.tail, "tail")
 app.add_typer(pipeline_app)
 _register(pipeline_app, pipeline.run, "run")
 _register(pipeline_app, pipeline.tasks, "tasks")

@@ -1,4 +1,4 @@
-"""What the pages of a node want done when nobody asks for anything: their journals flushed, their garbage merged."""
+"""What the pages of a node want done when nobody asks for anything: what is in memory only flushed, their garbage merged."""
 
 from __future__ import annotations
 

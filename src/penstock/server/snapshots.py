@@ -55,6 +55,10 @@ class Snapshots:
             None
         )  # called when one is in place or given up
         node.replica.after_apply.append(self.consider)
+        for path in [] if node.shelf is None else node.shelf.unread_tables:
+            say(
+                f"{path}: not the table of its snapshot; the file itself was read, the next snapshot makes it anew"
+            )
 
     @property
     def is_under_way(self) -> bool:

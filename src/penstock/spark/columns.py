@@ -50,6 +50,7 @@ class Kind(StrEnum):
     RECORD = "record"  # of a broker's journal
     SLOT = "slot"  # of a broker's index of version 2
     MESSAGE = "message"  # in a broker's store
+    FRAME = "frame"  # of a spool's segment
     DAMAGE = "damage"  # a stretch that is no record, or a file that cannot be read
     QUEUE = "queue"
     TASK = "task"
@@ -72,7 +73,8 @@ def schema_of(table: Table) -> pa.Schema:
         "path": pa.string(),  # the file, under its source
         "offset": pa.int64(),
         "size": pa.int64(),
-        # Of a snapshot's rows: the last entry that it covers. Of a broker's: the number of a message in its queue.
+        # Of a snapshot's rows: the last entry that it covers. Of a broker's: the number of a message in its queue. Of
+        # a spool's: the number of the segment in the upper half, that of the frame in the lower.
         "log_index": pa.int64(),
         "term": pa.int64(),
         "op": pa.string(),

@@ -17,8 +17,10 @@ from urllib.parse import unquote
 
 from penstock.errors import PathMissing, PathRefused, PenstockError, UnknownFormat
 from penstock.spark.filters import Filters
+from penstock.spark.following import Follower
 from penstock.spark.options import ReadOptions
 from penstock.spark.sources import Source
+from penstock.tools.target import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +43,6 @@ class Family(Protocol):
     """What a family has to offer."""
 
     name: str
-    has_log: bool  # whether its entries have one order, in which a stream can follow them
 
     def recognise(self, path: Path) -> Any | None:
         """Return what stands at a path, or ``None`` if it is nothing of this family.
@@ -64,14 +65,20 @@ class Family(Protocol):
         """Yield a piece's rows, these columns of them."""
         ...
 
+    def follow(self, path: Path, options: ReadOptions) -> Follower:
+        """Return what a stream of a path follows. Raises ``PenstockError`` for what has no order, or cannot be asked."""
+        ...
+
 
 def families() -> dict[str, Family]:
     """Return the families by name."""
+    from penstock.spark.beats import Beats
     from penstock.spark.rabbitmq import RabbitMQ
     from penstock.spark.taskflux import TaskFlux
 
-    # RabbitMQ's files are known by their names; TaskFlux's family says what is wrong with all that nobody knows.
-    known: tuple[Family, ...] = (RabbitMQ(), TaskFlux())
+    # Brokers' files and spools are known by their names; TaskFlux's family says what is wrong with all that nobody
+    # knows.
+    known: tuple[Family, ...] = (RabbitMQ(), Beats(), TaskFlux())
     return {family.name: family for family in known}
 
 
@@ -145,6 +152,23 @@ def find(path: Path) -> tuple[Family, Any]:
     raise problem or PathRefused(
         f"{path}: nothing that Penstock knows; name a directory of its files"
     )
+
+
+def edges(path: Path, start: int, end: int, split_size: int) -> Iterator[int]:
+    """Yield where the splits of a file begin, but for those that would begin in a hole and hold nothing else.
+
+    What a file was given in advance would be many tasks that find nothing. The split before takes it over, so
+    that no byte is left out whatever the file system says; zeros that were written are no hole, and are cut as data.
+    """
+    edge = start
+    yield edge
+    with opened(path) as file:
+        while (edge := edge + split_size) < end:
+            data = file.next_data(edge)
+            if data is None or data >= end:
+                return
+            edge += (data - edge) // split_size * split_size
+            yield edge
 
 
 def group(pieces: Sequence[Piece], size_max: int) -> list[list[Piece]]:

@@ -52,6 +52,9 @@ class ReadOptions:
     include_expired: bool = False
     as_of_us: int | None = None  # what expires up to this time is expired; None: now
     envelope: bool = False  # payloads are envelopes: what the broker knew, and the body
+    # Of a spool: where the key of encrypted segments is. A key itself would be shown by every plan.
+    key_file: str | None = None
+    password_file: str | None = None
     # Off: Spark 4.3 keeps what one query pushed down with the DataFrame, and reads no more for the next one, nor
     # for another branch of the same one. Rows would be lost; whoever queries a DataFrame once may have it on.
     pushdown: bool = False
@@ -179,6 +182,8 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "includeExpired": ("include_expired", _boolean),
     "asOf": ("as_of_us", _time_us),
     "envelope": ("envelope", _boolean),
+    "keyFile": ("key_file", _text),
+    "passwordFile": ("password_file", _text),
     "pushdown": ("pushdown", _boolean),
     "columns": ("columns", _columns),
     "node": ("node", _text),
@@ -192,6 +197,9 @@ OF_BROKERS: Final = ("vhosts", "includeTransient", "includeExpired", "asOf", "en
 
 _OF_BROKERS_TASKS: Final = OF_BROKERS[1:]
 
+OF_SPOOLS: Final = ("keyFile", "passwordFile")
+"""What only a spool can be asked."""
+
 
 def given(options: ReadOptions, names: tuple[str, ...]) -> list[str]:
     """Return those of the options that are not as they are without being given."""
@@ -201,6 +209,14 @@ def given(options: ReadOptions, names: tuple[str, ...]) -> list[str]:
         for name in names
         if getattr(options, _KNOWN[name][0]) != getattr(plain, _KNOWN[name][0])
     ]
+
+
+def refuse_foreign(source: object, options: ReadOptions, *, but: tuple[str, ...] = ()) -> None:
+    """Raise ``InvalidValue`` for an option that is for files of another family; ``but`` are one's own."""
+    for names, whose in ((OF_BROKERS, "files of RabbitMQ"), (OF_SPOOLS, "spools")):
+        wrong = [] if names == but else given(options, names)
+        if wrong:
+            raise InvalidValue(f"{source}: option {wrong[0]} is for {whose}")
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
@@ -275,11 +291,16 @@ def _check(options: ReadOptions) -> None:
     wrong = given(options, _OF_BROKERS_TASKS) if options.table is not Table.TASKS else []
     if wrong:
         raise InvalidValue(f"option {wrong[0]} is for the table tasks")
+    if options.key_file is not None and options.password_file is not None:
+        raise InvalidValue("options keyFile and passwordFile were given; a key comes from one")
     if options.node is not None:
         parse_addresses(options.node)
         wrong = given(options, OF_BROKERS)
         if wrong:
             raise InvalidValue(f"option {wrong[0]} is for files of RabbitMQ; a live node has none")
+        wrong = given(options, OF_SPOOLS)
+        if wrong:
+            raise InvalidValue(f"option {wrong[0]} is for spools; a live node has none")
         if options.table is Table.TASKS:
             raise InvalidValue(
                 "a node's tasks are a table of its files; a live one has entries, changes"

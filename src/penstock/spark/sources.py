@@ -43,7 +43,8 @@ class Source:
     # Whether an order over all its entries exists. Without one there is no history, only what is stored now: its
     # queues and tasks are those that its family lists.
     has_log: bool = True
-    queues: tuple[SourceQueue, ...] = ()  # without a log: its queues, each once
+    # Without a log: its queues, each once; None if only its rows tell them.
+    queues: tuple[SourceQueue, ...] | None = ()
     written_us: int = 0  # without a log: when the newest of its files was written to
 
     @property

@@ -62,6 +62,10 @@ class Files(Protocol):
 
     def open(self, path: Path, *, write: bool, create: bool = False) -> File: ...
 
+    def create(self, path: Path) -> File:
+        """Make a file that nobody has. Raises ``FileExistsError`` if there is one."""
+        ...
+
     def exists(self, path: Path) -> bool: ...
 
     def is_directory(self, path: Path) -> bool: ...
@@ -240,6 +244,11 @@ class OsFiles:
         descriptor = _open(path, flags | (os.O_CREAT if create else 0))
         if create:
             os.fchmod(descriptor, FILE_MODE)  # whatever the umask
+        return OsFile(descriptor)
+
+    def create(self, path: Path) -> OsFile:
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        os.fchmod(descriptor, FILE_MODE)  # whatever the umask
         return OsFile(descriptor)
 
     def exists(self, path: Path) -> bool:

@@ -8,7 +8,7 @@ need it. References are not stored; a start counts them anew from the indexes (d
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,11 +28,26 @@ from penstock.formats.rabbitmq.message_store import (
     scan_store_columns,
     store_name,
 )
+from penstock.formats.rabbitmq.places import (
+    ROWS_MAX,
+    Covers,
+    PlaceTable,
+    TableMark,
+    as_columns,
+    parse_places_name,
+)
 from penstock.formats.rabbitmq.writing import encode_stored
 from penstock.storage.bulk_reads import read_runs, scan_windows
-from penstock.storage.files import TEMPORARY_SUFFIX
+from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.message_slots import MessageSlots, id_columns
 from penstock.storage.open_files import OpenFiles
+from penstock.storage.place_tables import (
+    NewTables,
+    WantedTable,
+    read_table,
+    remove_table,
+    table_path,
+)
 
 FILE_SIZE_LIMIT: Final = 16 * 2**20
 """A file that has reached so many bytes is not appended to any more: RabbitMQ's default."""
@@ -46,6 +61,7 @@ class _StoreFile:
 
     size: int
     live_size: int  # bytes of records that somebody refers to
+    table: TableMark | None = None  # the table beside it that counts
 
     @property
     def is_mostly_garbage(self) -> bool:
@@ -67,6 +83,7 @@ class MessageStore:
         self._current: int | None = None  # the number of the file that is appended to
         self._next_number = 0
         self._sure: dict[int, int] = {}  # while starting: what the checkpoint says of lengths
+        self.unread_tables: list[Path] = []  # those that a start could not use
 
     def __len__(self) -> int:
         """Return how many messages somebody refers to."""
@@ -270,16 +287,51 @@ class MessageStore:
         for number in sorted(numbers):
             del self._files[number]
             self._open_files.remove(self._path(number))
+            remove_table(self._open_files, self._path(number), number)
+
+    def tables(self) -> dict[int, TableMark]:
+        """Return the tables of the files that a checkpoint names."""
+        garbage = self.garbage()
+        files = sorted(self._files.items())
+        return {n: f.table for n, f in files if f.table is not None and n not in garbage}
+
+    def new_tables(self, tables_max: int) -> NewTables:
+        """Return tables that are missing, so many at most: those of files that are not appended to."""
+        wanted = [
+            self._wanted_table(number, file.size)
+            for number, file in sorted(self._files.items())
+            if number != self._current and file.live_size and file.table is None
+        ]
+        return NewTables(wanted[:tables_max])
+
+    def _wanted_table(self, number: int, length: int) -> WantedTable:
+        return WantedTable(
+            path=self._path(number),
+            number=number,
+            make=lambda file: _store_table(file, number, length),
+        )
+
+    def note_tables(self, tables: NewTables) -> None:
+        """Take over the tables that were made with a checkpoint, which counts now."""
+        for number, mark in tables.made.items():
+            self._files[number].table = mark
 
     # Starting.
 
-    def recover(self, lengths: dict[int, int], next_number: int, *, exactly: bool) -> None:
+    def recover(
+        self,
+        lengths: dict[int, int],
+        next_number: int,
+        *,
+        tables: dict[int, TableMark],
+        exactly: bool,
+    ) -> None:
         """Find all messages of the files that a checkpoint names; unless ``exactly``, of all others too.
 
         Nobody refers to a message yet: whoever reads the indexes does, and then calls ``settle``. Raises
         ``CorruptData`` if a file is shorter than the checkpoint says.
         """
-        sizes = self._sizes_found(lengths, exactly=exactly)
+        sizes = self._sizes_found(lengths, tables, exactly=exactly)
         self._next_number = max([next_number, *(number + 1 for number in sizes)])
         self._sure = dict(lengths)
         for number, length in sorted(lengths.items()):
@@ -290,40 +342,67 @@ class MessageStore:
                     expected=f"{length} bytes",
                     found=f"{sizes.get(number, 0)}",
                 )
-            self._scan(number, 0, length)
+            self._files[number] = _StoreFile(size=length, live_size=0, table=tables.get(number))
+            self._scan(number, self._take_table(number), length)
         # Of several copies of a message the first that is met counts: one that no checkpoint vouches for may
         # be torn, but then a whole one stands before it.
         for number, size in sorted(sizes.items()):
             length = lengths.get(number, 0)
-            self._files[number] = _StoreFile(size=size, live_size=0)
+            file = self._files.setdefault(number, _StoreFile(size=size, live_size=0))
+            file.size = size
             if not exactly and size > length:
                 self._open_files.distrust(self._path(number))
                 self._scan(number, length, size)
 
-    def _sizes_found(self, lengths: dict[int, int], *, exactly: bool) -> dict[int, int]:
+    def _sizes_found(
+        self, lengths: dict[int, int], tables: dict[int, TableMark], *, exactly: bool
+    ) -> dict[int, int]:
         """Return the files that are there and their sizes; remove those that are none, or unknown."""
         sizes = {}
         for name in self._open_files.names(self._directory):
             path = self._directory / name
             number = parse_store_name(name)
             is_store_file = number is not None and name == store_name(number)
+            of_table = parse_places_name(name)
+            is_unvouched = of_table is not None and of_table not in tables
+            is_half = name.endswith((TEMPORARY_SUFFIX, MERGE_SUFFIX))
             if is_store_file and number is not None and (number in lengths or not exactly):
                 sizes[number] = self._open_files.get(path).size()
-            elif is_store_file or name.endswith((TEMPORARY_SUFFIX, MERGE_SUFFIX)):
+            elif is_store_file or is_half or is_unvouched:
                 self._open_files.remove(path)
         return sizes
 
+    def _take_table(self, number: int) -> int:
+        """Give a slot to each record that the file's table names; return how much of the file it covers."""
+        file = self._files[number]
+        if file.table is None:
+            return 0
+        table = read_table(
+            self._open_files, self._path(number), file.table, covers=Covers.STORE_FILE,
+            queue=0, number=number, length=file.size,
+        )  # fmt: skip
+        records = None if table is None else _records_of_table(table)
+        if table is None or records is None:
+            file.table = None
+            self.unread_tables.append(table_path(self._path(number), number))
+            return 0
+        self._claim(number, *records)
+        return table.length
+
+    def _claim(self, number: int, offsets: Numbers, lengths: Numbers, ids: Numbers) -> None:
+        """Give a slot to each record of a file, unless its id has one already."""
+        slots, is_new = self._slots.claim(ids, counted=False)
+        found = slots[is_new]
+        self._slots.file[found] = number
+        self._slots.offset[found] = offsets[is_new]
+        self._slots.length[found] = lengths[is_new]
+
     def _scan(self, number: int, start: int, end: int) -> None:
-        """Give a slot to each whole record of a stretch of a file, unless its id has one already."""
-        file = self._open_files.get(self._path(number))
-        for base, data, pieces in scan_windows(file, start=start, end=end, scan=_scan_store):
-            rows = np.flatnonzero(pieces.status == Status.OK)
-            offsets: Numbers = pieces.offset[rows]
-            slots, is_new = self._slots.claim(_ids_at(data, offsets), counted=False)
-            found = slots[is_new]
-            self._slots.file[found] = number
-            self._slots.offset[found] = base + offsets[is_new]
-            self._slots.length[found] = pieces.length[rows][is_new]
+        """Give a slot to each whole record of a stretch of a file."""
+        if start < end:
+            file = self._open_files.get(self._path(number))
+            for records in _whole_records(file, start, end):
+                self._claim(number, *records)
 
     def settle(self) -> None:
         """Forget the messages that no index refers to, and cut off what lies behind the last of a file.
@@ -347,6 +426,14 @@ class MessageStore:
         return self._directory / store_name(number)
 
 
+def _whole_records(file: File, start: int, end: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Yield offsets, lengths of messages, and ids of the whole records of a stretch of a file."""
+    for base, data, pieces in scan_windows(file, start=start, end=end, scan=_scan_store):
+        rows = np.flatnonzero(pieces.status == Status.OK)
+        offsets: Numbers = pieces.offset[rows]
+        yield base + offsets, pieces.length[rows], _ids_at(data, offsets)
+
+
 def _scan_store(data: bytes, size: int) -> Generator[StoreColumns, None, int]:
     return scan_store_columns(data, size=size)
 
@@ -356,3 +443,31 @@ def _ids_at(data: bytes, offsets: Numbers) -> Numbers:
     raw = np.frombuffer(data, dtype=np.uint8)
     ids: Numbers = raw[(offsets + 8)[:, None] + np.arange(16)].view(np.int64).reshape(-1, 2)
     return ids
+
+
+def _store_table(file: File, number: int, length: int) -> PlaceTable | None:
+    """Return the table of the first ``length`` bytes of a file; ``None`` if a table cannot have so many rows."""
+    parts = list(zip(*_whole_records(file, 0, length), strict=True))
+    if not parts or sum(map(len, parts[0])) > ROWS_MAX:
+        return None
+    offsets, lengths, ids = (np.concatenate(part) for part in parts)
+    halves = np.ascontiguousarray(ids).view(">u8")
+    return PlaceTable(
+        covers=Covers.STORE_FILE,
+        queue=0,
+        number=number,
+        length=length,
+        columns=as_columns((offsets, lengths, halves[:, 0], halves[:, 1])),
+    )
+
+
+def _records_of_table(table: PlaceTable) -> tuple[Numbers, Numbers, Numbers] | None:
+    """Return what ``_whole_records`` would yield where the table was made; ``None`` if that cannot be."""
+    if len(table.columns) != 4:
+        return None
+    offsets, lengths, first_half, second_half = (c.view(np.int64) for c in table.columns)
+    ends = offsets + lengths + FRAMING_SIZE
+    if len(table) and (min(offsets.min(), lengths.min()) < 0 or ends.max() > table.length):
+        return None
+    ids = np.stack([first_half, second_half], axis=1).astype(">i8").view(np.int64)
+    return offsets, lengths, ids

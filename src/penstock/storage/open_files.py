@@ -6,12 +6,14 @@ file that has to be closed to make room is synced first: nobody would be left to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.binary import Bytes
-from penstock.storage.files import File, Files, Poison, replace_file
+from penstock.storage.files import File, Files, Poison, read_whole, replace_file
+
+T = TypeVar("T")
 
 OPEN_FILES_MAX: Final = 128
 """Open files of one tree: a tenth of what systems allow a process by default, sockets need the rest."""
@@ -46,6 +48,28 @@ class Unsynced:
         with self._poison.writing():
             replace_file(self._files, path, pieces)
 
+    def read(self, path: Path, use: Callable[[File], T]) -> T:
+        """Return what ``use`` makes of a file, which is open for so long."""
+        with self._poison.writing():
+            file = self._files.open(path, write=False)
+            try:
+                return use(file)
+            finally:
+                file.close()
+
+    def write(self, path: Path, data: Bytes) -> None:
+        """Make a file that nobody needs until ``sync`` has returned. Raises ``StorageFailed``."""
+        with self._poison.writing():
+            file = self._files.open(path, write=True, create=True)
+            try:
+                file.truncate(0)
+                file.write(0, [data])
+            finally:
+                file.close()
+        self.paths.append(path)
+        if path.parent not in self.directories:
+            self.directories.append(path.parent)
+
 
 class OpenFiles:
     """The files below a directory. Raises ``StorageFailed`` after the first change that failed."""
@@ -67,6 +91,11 @@ class OpenFiles:
             file = self._opened(path, create=False)
         self._open[path] = file
         return file
+
+    def read_whole(self, path: Path, *, size_max: int) -> bytes:
+        """Return a small file's bytes, at most ``size_max + 1``; none if it is not there. It is not kept open."""
+        self._poison.check()
+        return read_whole(self._files, path, size_max=size_max) or b""
 
     def create(self, path: Path) -> None:
         """Make an empty file, unless it is there."""

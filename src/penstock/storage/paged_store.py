@@ -39,6 +39,7 @@ from penstock.formats.rabbitmq.names import (
 from penstock.storage.files import Files, read_whole
 from penstock.storage.message_store import FILE_SIZE_LIMIT, MessageStore
 from penstock.storage.open_files import OpenFiles, Unsynced
+from penstock.storage.place_tables import TABLES_MAX, NewTables
 from penstock.storage.queue_index import QUEUE_NAME, IndexLimits, PendingQueue, QueueIndex
 
 
@@ -67,14 +68,29 @@ class PendingCheckpoint:
     checkpoint: Checkpoint
     unsynced: Unsynced
     queues: list[PendingQueue]
+    store_tables: NewTables
     garbage: set[int]  # numbers of store files
-    doomed: list[Path]  # files of deleted queues
+    doomed: list[Path]  # directories of deleted queues
 
     def write(self) -> None:
         """Return when the checkpoint is on the disk. Raises ``StorageFailed``. May run in any thread."""
+        self.store_tables.write(self.unsynced)
+        for one in self.queues:
+            one.tables.write(self.unsynced)
         # The name of the checkpoint before this one is part of it: two unsynced renames may come in any order.
         self.unsynced.sync()
-        self.unsynced.replace(self.path, [encode_checkpoint(self.checkpoint)])
+        self.unsynced.replace(self.path, [encode_checkpoint(self.with_new_tables())])
+
+    def with_new_tables(self) -> Checkpoint:
+        """Return the checkpoint, which vouches for the tables that were made with it too."""
+        return replace(
+            self.checkpoint,
+            store_tables=self.checkpoint.store_tables | self.store_tables.made,
+            queues=tuple(
+                replace(one.lengths, tables=one.lengths.tables | one.tables.made)
+                for one in self.queues
+            ),
+        )
 
 
 class PagedStore:
@@ -98,7 +114,9 @@ class PagedStore:
         self._directory = directory
         self._is_alone = at_mark is LATEST
         self._queues: dict[int, QueueIndex] = {}
-        self._doomed: list[Path] = []  # files of deleted queues; a checkpoint may still name them
+        self._doomed: list[
+            Path
+        ] = []  # directories of deleted queues; a checkpoint may still need them
         self._pending: PendingCheckpoint | None = None  # begun, not finished
         self._is_listed = True  # whether the checkpoint names the queues that there are
         files.make_directory(directory)
@@ -143,20 +161,29 @@ class PagedStore:
     def delete_queue(self, number: int) -> None:
         """Remove a queue and its messages; its files go after the next checkpoint."""
         self._open_files.check()
-        self._doomed.extend(self._queues.pop(number).release())
+        queue = self._queues.pop(number)
+        queue.release()
+        self._doomed.append(queue.directory)
         self._is_listed = False
 
     def _queue(self, number: int, name: bytes) -> QueueIndex:
         # The number makes the name unique: a queue may be deleted and made again before a checkpoint.
         directory = self._directory / "queues" / f"{queue_directory(VHOST, name)}-{number}"
         return QueueIndex(
-            self._open_files, directory, self.store, number=number, name=name, limits=self._limits
-        )
+            self._open_files, directory, self.store,
+            number=number, name=name, limits=self._limits, is_under_log=not self._is_alone,
+        )  # fmt: skip
 
     @property
     def memory_size(self) -> int:
         """Bytes in memory for the states of all messages."""
         return self.store.memory_size + sum(queue.memory_size for queue in self._queues.values())
+
+    @property
+    def unread_tables(self) -> list[Path]:
+        """Tables of places that the start could not use; it read their files instead."""
+        found = [self.store.unread_tables, *(queue.unread_tables for queue in self.queues)]
+        return [path for paths in found for path in paths]
 
     # Durability.
 
@@ -197,11 +224,17 @@ class PagedStore:
         assert (mark == NO_MARK) == self._is_alone, "a mark is for a store under a log"
         assert mark >= self.mark, "marks never go back"
         assert self._pending is None, "one checkpoint at a time"
-        queues = [queue.begin_checkpoint() for queue in self.queues]
+        store_tables = self.store.new_tables(TABLES_MAX)
+        left = TABLES_MAX - len(store_tables)
+        queues = []
+        for queue in self.queues:
+            queues.append(queue.begin_checkpoint(left))
+            left -= len(queues[-1].tables)
         checkpoint = Checkpoint(
             mark=mark,
             next_store_file=self.store.next_number,
             store_files=self.store.lengths(),
+            store_tables=self.store.tables(),
             queues=tuple(queue.lengths for queue in queues),
         )
         doomed, self._doomed = self._doomed, []
@@ -210,6 +243,7 @@ class PagedStore:
             checkpoint=checkpoint,
             unsynced=self._open_files.take_unsynced(),
             queues=queues,
+            store_tables=store_tables,
             garbage=self.store.garbage(),
             doomed=doomed,
         )
@@ -227,10 +261,11 @@ class PagedStore:
         self.mark = pending.checkpoint.mark
         for one in pending.queues:
             if self._queues.get(one.queue.number) is one.queue:
-                one.queue.finish_checkpoint(one.acked)
+                one.queue.finish_checkpoint(one)
+        self.store.note_tables(pending.store_tables)
         self.store.forget(pending.garbage)
-        for path in pending.doomed:
-            self._open_files.remove(path)
+        for directory in pending.doomed:
+            self._empty(directory)
         self._pending = None
 
     def abandon_checkpoint(self) -> None:
@@ -276,7 +311,12 @@ class PagedStore:
         checkpoint = self._chosen(at_mark)
         self.mark = checkpoint.mark
         exactly = not self._is_alone
-        self.store.recover(checkpoint.store_files, checkpoint.next_store_file, exactly=exactly)
+        self.store.recover(
+            checkpoint.store_files,
+            checkpoint.next_store_file,
+            tables=checkpoint.store_tables,
+            exactly=exactly,
+        )
         for lengths in checkpoint.queues:
             queue = self._queue(lengths.number, lengths.name)
             queue.recover(lengths, exactly=exactly)
@@ -342,5 +382,8 @@ class PagedStore:
         inside = self._directory / "queues"
         for name in self._open_files.names(inside):
             if name not in known:
-                for file in self._open_files.names(inside / name):
-                    self._open_files.remove(inside / name / file)
+                self._empty(inside / name)
+
+    def _empty(self, directory: Path) -> None:
+        for name in self._open_files.names(directory):
+            self._open_files.remove(directory / name)

@@ -2,6 +2,9 @@
 
 What happens to a message is written to ``journal.jif`` first: publish, deliver, ack. A flush spreads it over the
 segments' files; the journal begins anew at the next checkpoint, because the one on the disk still needs it.
+Under a log nothing has to be durable before a checkpoint, so messages go to their segments at once, the rest goes
+there by a flush, and the journal stays empty.
+
 Nothing that is promised rests on a record alone, which has no checksum: the journal is believed up to its
 last seal, segments up to the lengths of the checkpoint (docs/formats/paged.md).
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -36,26 +40,33 @@ from penstock.formats.rabbitmq.journal import (
     scan_journal_columns,
 )
 from penstock.formats.rabbitmq.messages import EMBED_BELOW
+from penstock.formats.rabbitmq.places import parse_places_name
 from penstock.formats.rabbitmq.segment import (
     ENTRY_COUNT_MAX,
     check_entry_count,
     parse_segment_name,
 )
-from penstock.formats.rabbitmq.writing import encode_actions, encode_publishes
+from penstock.formats.rabbitmq.writing import (
+    encode_actions,
+    encode_publishes,
+    encode_segment_publishes,
+    segment_record_sizes,
+)
 from penstock.storage.bulk_reads import WINDOW, read_runs, scan_windows
 from penstock.storage.files import TEMPORARY_SUFFIX
 from penstock.storage.message_slots import NO_SLOT
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles
+from penstock.storage.place_tables import NewTables, WantedTable, table_path
 from penstock.storage.queue_segments import (
     ACKED,
     DELIVERED,
     PUBLISH_FLUSHED,
-    PUBLISHED,
     STORED,
-    Publishes,
     Segment,
+    Unacked,
 )
+from penstock.storage.segment_records import Publishes
 
 Numbers = NDArray[np.int64]
 SequenceNumbers = Sequence[int] | Numbers
@@ -88,20 +99,6 @@ class IndexLimits:
         assert self.embed_below >= 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Unacked:
-    """Messages that are not acked, in order of number: one array a field."""
-
-    sequence: Numbers
-    message_id: NDArray[np.void]  # 16 bytes each
-    expiry_us: NDArray[np.uint64]  # microseconds since 1970; 0 is never
-    body_size: Numbers
-    is_delivered: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.sequence)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQueue:
     """What a checkpoint that is on its way to the disk says of a queue."""
@@ -109,6 +106,7 @@ class PendingQueue:
     queue: QueueIndex
     lengths: QueueLengths
     acked: list[int]  # the segments that it does not name because all in them is acked
+    tables: NewTables  # of segments
 
 
 class QueueIndex:
@@ -123,6 +121,7 @@ class QueueIndex:
         number: int,
         name: bytes,
         limits: IndexLimits,
+        is_under_log: bool,
     ) -> None:
         self.number = number
         self.name = name
@@ -130,12 +129,15 @@ class QueueIndex:
         self.directory = directory
         self._store = store
         self._limits = limits
+        self._is_under_log = is_under_log
         self._segments: dict[int, Segment] = {}
         self._next_sequence = 0
         self.journal_path = directory / JOURNAL
         self._journal_size = 0  # what was written
         self._buffer: list[Bytes] = []  # what waits to be written behind it
         self._buffer_size = 0
+        self._waiting: set[int] = set()  # segments with records that wait to be written
+        self._waiting_size = 0  # bytes that wait, for the journal or for segments
         self._dirty_count = 0  # actions since the last flush
         self._flushed_size = 0  # of the journal: what the segments' files say too
         # Checksum that the next seal goes on from, and where the bytes that it covers begin.
@@ -143,6 +145,7 @@ class QueueIndex:
         self._chain = 0
         self._sealed_size = 0
         self._is_apart = False  # the journal is a new file, until a checkpoint is on the disk
+        self.unread_tables: list[Path] = []  # those that a start could not use
 
     # What a queue does.
 
@@ -168,7 +171,7 @@ class QueueIndex:
     @property
     def memory_size(self) -> int:
         """Bytes in memory for the messages' states and for what waits to be written."""
-        return self._buffer_size + sum(s.memory_size for s in self._segments.values())
+        return self._waiting_size + sum(s.memory_size for s in self._segments.values())
 
     def publish_many(
         self,
@@ -200,27 +203,35 @@ class QueueIndex:
                 [ids[row] for row in rows], [messages[row] for row in rows]
             )
             lengths[rows] = 0
-        record_sizes = lengths + PUBLISH_SIZE
-        starts = self._journal_end + np.cumsum(record_sizes) - record_sizes
-        pieces = encode_publishes(
-            first_seq, ids, messages, lengths=lengths, sizes=body_sizes,
-            expiries=np.asarray(expiries, dtype=np.uint64),
-        )  # fmt: skip
-        self._append(pieces, int(record_sizes.sum()), count)
-        self._note_publishes(first_seq, starts, lengths, slots)
-
-    def _note_publishes(
-        self, first_seq: int, starts: Numbers, lengths: Numbers, slots: Numbers
-    ) -> None:
-        at, entry_count = 0, self._limits.entry_count
-        while at < len(starts):
-            number, relative = divmod(first_seq + at, entry_count)
-            stop = min(len(starts), at + entry_count - relative)
-            self._segment(number).publish(
-                relative, starts[at:stop], lengths[at:stop], slots[at:stop]
+        due = np.asarray(expiries, dtype=np.uint64)
+        if self._is_under_log:
+            for number, relative, part in self._parts(first_seq, count):
+                pieces = encode_segment_publishes(
+                    relative, ids[part], messages[part],
+                    lengths=lengths[part], sizes=body_sizes[part], expiries=due[part] if due.ndim else due,
+                )  # fmt: skip
+                self._segment(number).append(relative, pieces, lengths[part], slots[part])
+                self._waiting.add(number)
+            self._note(int(segment_record_sizes(lengths).sum()), count)
+        else:
+            record_sizes = lengths + PUBLISH_SIZE
+            starts = self._journal_end + np.cumsum(record_sizes) - record_sizes
+            pieces = encode_publishes(
+                first_seq, ids, messages, lengths=lengths, sizes=body_sizes, expiries=due
             )
+            for number, relative, part in self._parts(first_seq, count):
+                self._segment(number).publish(relative, starts[part], lengths[part], slots[part])
+            self._append(pieces, int(record_sizes.sum()), count)
+        self._next_sequence = first_seq + count
+
+    def _parts(self, first_seq: int, count: int) -> Iterator[tuple[int, int, slice]]:
+        """Yield the segments of consecutive messages: number, relative number of the first, and which they are."""
+        at, entry_count = 0, self._limits.entry_count
+        while at < count:
+            number, relative = divmod(first_seq + at, entry_count)
+            stop = min(count, at + entry_count - relative)
+            yield number, relative, slice(at, stop)
             at = stop
-        self._next_sequence = first_seq + len(starts)
 
     def deliver_many(self, sequences: SequenceNumbers) -> None:
         """Note that messages were handed to a consumer; for those that were before, nothing is written."""
@@ -230,9 +241,7 @@ class QueueIndex:
             for segment, relatives, _ in self._by_segment(sequences)
         ]
         if fresh and sum(map(len, fresh)):
-            numbers = np.concatenate(fresh)
-            data = encode_actions(Kind.DELIVER, numbers)
-            self._append([data], len(data), len(numbers))
+            self._note_actions(Kind.DELIVER, np.concatenate(fresh))
 
     def ack_many(self, sequences: SequenceNumbers) -> None:
         """Remove messages. Each number may be given once, and only while its message is there."""
@@ -241,11 +250,18 @@ class QueueIndex:
             return
         self._open_files.check()
         slots = [segment.ack(relatives) for segment, relatives, _ in self._by_segment(numbers)]
-        data = encode_actions(Kind.ACK, numbers)
-        self._append([data], len(data), len(numbers))
+        self._note_actions(Kind.ACK, numbers)
         gone = np.concatenate(slots)
         if len(gone):
             self._store.remove_many(gone)
+
+    def _note_actions(self, kind: Kind, numbers: Numbers) -> None:
+        """Journal delivers or acks; under a log, the states of their messages are enough until the next flush."""
+        if self._is_under_log:
+            self._note(0, len(numbers))
+        else:
+            data = encode_actions(kind, numbers)
+            self._append([data], len(data), len(numbers))
 
     def read_many(self, sequences: SequenceNumbers) -> list[bytes]:
         """Return messages that are not acked, in the order of the numbers. Raises ``CorruptData``."""
@@ -271,8 +287,7 @@ class QueueIndex:
     def _read(
         self, path: Path, places: Numbers, lengths: Numbers, rows: Numbers, messages: list[bytes]
     ) -> None:
-        if path == self.journal_path:
-            self._write_out()
+        self._write_out()
         for run in read_runs(self._open_files.get(path), path, places, lengths):
             ends = run.starts + lengths[run.rows]
             for row, start, end in zip(
@@ -290,8 +305,7 @@ class QueueIndex:
         for number in sorted(self._segments):
             segment = self._segments[number]
             if segment.unacked:
-                found = [*segment.publishes(), *journaled.get(number, ())]
-                yield _unacked(segment, found)
+                yield segment.unacked_rows(journaled.get(number, ()))
 
     def _journaled_publishes(self) -> dict[int, list[Publishes]]:
         """Return the journal's publish records that no segment's file has, by segment."""
@@ -321,7 +335,10 @@ class QueueIndex:
     def _segment(self, number: int) -> Segment:
         segment = self._segments.get(number)
         if segment is None:
-            segment = Segment(self._open_files, self.directory, number, self._limits.entry_count)
+            segment = Segment(
+                self._open_files, self.directory,
+                queue=self.number, number=number, entry_count=self._limits.entry_count,
+            )  # fmt: skip
             self._segments[number] = segment
         return segment
 
@@ -334,12 +351,21 @@ class QueueIndex:
     def _append(self, pieces: Sequence[Bytes], size: int, actions: int) -> None:
         self._buffer.extend(pieces)
         self._buffer_size += size
+        self._note(size, actions)
+
+    def _note(self, size: int, actions: int) -> None:
+        """Count what was done; write if more waits than should."""
+        self._waiting_size += size
         self._dirty_count += actions
-        if self._buffer_size >= self._limits.buffer_size:
+        if self._waiting_size >= self._limits.buffer_size:
             self._write_out()
 
     def _write_out(self) -> None:
-        """Write what waits, as one write."""
+        """Write what waits, a file in one write."""
+        for number in sorted(self._waiting):
+            self._segments[number].write_out()
+        self._waiting.clear()
+        self._waiting_size = 0
         if self._buffer:
             if self._is_apart and not self._journal_size:
                 self._open_files.create(self.journal_path)
@@ -382,23 +408,26 @@ class QueueIndex:
         """
         self._write_out()
         if self._dirty_count:
-            journal = self._open_files.get(self.journal_path)
             for number in sorted(self._segments):
-                self._segments[number].flush(journal, self.journal_path)
+                self._segments[number].flush(self.journal_path)
         self._flushed_size = self._journal_size
         self._dirty_count = 0
 
     # Checkpoints.
 
-    def begin_checkpoint(self) -> PendingQueue:
+    def begin_checkpoint(self, tables_max: int) -> PendingQueue:
         """Write everything that waits, and return what a checkpoint of this moment says of the queue.
 
         A journal is flushed if it needs to be, or was in part. Then what is written from now on goes to
         a new one beside it, which takes its name when the checkpoint counts. No checkpoint names a journal
         that is apart: where an earlier one was abandoned, it is flushed too, and begins anew.
+        Under a log everything is flushed: what is in no file would not be part of the checkpoint.
+
+        So many tables at most are made with the checkpoint.
         """
         self._write_out()
-        if self._is_apart or self.needs_flush or self._flushed_size or not self._dirty_count:
+        is_unkept = self._is_under_log or self._is_apart
+        if is_unkept or self.needs_flush or self._flushed_size or not self._dirty_count:
             self.flush()
             if self._is_apart and self._journal_size:
                 self._open_files.truncate(self.journal_path, 0)
@@ -409,6 +438,7 @@ class QueueIndex:
                 self._is_apart = True
         self._sealed_size = self._journal_size
         segments = sorted(self._segments.items())
+        named = {n: s for n, s in segments if s.unacked and s.file_size}
         lengths = QueueLengths(
             number=self.number,
             name=self.name,
@@ -416,14 +446,27 @@ class QueueIndex:
             journal_length=self._journal_size,
             chain=self._chain,
             generation=self._generation,
-            segments={n: s.file_size for n, s in segments if s.unacked and s.file_size},
+            segments={n: s.file_size for n, s in named.items()},
+            tables={n: s.table for n, s in named.items() if s.table is not None},
         )
         return PendingQueue(
-            queue=self, lengths=lengths, acked=[n for n, s in segments if not s.unacked]
+            queue=self,
+            lengths=lengths,
+            acked=[n for n, s in segments if not s.unacked],
+            tables=NewTables(list(islice(self._wanted_tables(named), tables_max))),
         )
 
-    def finish_checkpoint(self, acked: list[int]) -> None:
+    def _wanted_tables(self, named: dict[int, Segment]) -> Iterator[WantedTable]:
+        """Yield the tables that are missing; a segment that may still get messages has none."""
+        for number, segment in named.items():
+            is_over = (number + 1) * self._limits.entry_count <= self._next_sequence
+            if segment.table is None and is_over and segment.is_complete:
+                yield segment.wanted_table()
+
+    def finish_checkpoint(self, pending: PendingQueue) -> None:
         """Let go what the checkpoint, now on the disk, does not name: flushed journals, acked segments."""
+        for number, mark in pending.tables.made.items():
+            self._segments[number].table = mark
         if self._is_apart:
             path = self.directory / JOURNAL
             if self._open_files.exists(self.journal_path):
@@ -432,18 +475,16 @@ class QueueIndex:
                 self._open_files.truncate(path, 0)
             self.journal_path = path
             self._is_apart = False
-        for number in acked:
+        for number in pending.acked:
             # One that got messages meanwhile stays, with a file that the checkpoint does not name.
             if not self._segments[number].unacked:
-                segment = self._segments.pop(number)
-                if segment.file_size:
-                    self._open_files.remove(segment.path)
+                self._segments.pop(number).remove_files()
+                self._waiting.discard(number)
 
-    def release(self) -> list[Path]:
-        """Refer to no message of the store any more: the queue is deleted. Return its files."""
+    def release(self) -> None:
+        """Refer to no message of the store any more: the queue is deleted. Its files are removed by the caller."""
         for segment in self._segments.values():
             self._store.remove_many(segment.stored_slots())
-        return [self.directory / name for name in self._open_files.names(self.directory)]
 
     # Starting.
 
@@ -461,7 +502,10 @@ class QueueIndex:
         """
         self._remove_unknown(lengths)
         for number, length in lengths.segments.items():
-            self._segment(number).recover(length, self._store.find)
+            segment, table = self._segment(number), lengths.tables.get(number)
+            segment.recover(length, table, self._store.find)
+            if segment.table != table:
+                self.unread_tables.append(table_path(segment.path, number))
         if not self._open_files.exists(self.journal_path) and not lengths.journal_length:
             self._open_files.create(self.journal_path)
         end = self._believed_end(lengths, exactly=exactly)
@@ -473,9 +517,10 @@ class QueueIndex:
 
     def _remove_unknown(self, lengths: QueueLengths) -> None:
         for name in self._open_files.names(self.directory):
-            number = parse_segment_name(name)
+            number, of_table = parse_segment_name(name), parse_places_name(name)
             is_unknown = number is not None and number not in lengths.segments
-            if is_unknown or name.endswith(TEMPORARY_SUFFIX):
+            is_unvouched = of_table is not None and of_table not in lengths.tables
+            if is_unknown or is_unvouched or name.endswith(TEMPORARY_SUFFIX):
                 self._open_files.remove(self.directory / name)
 
     def _believed_end(self, lengths: QueueLengths, *, exactly: bool) -> int:
@@ -542,20 +587,3 @@ class QueueIndex:
 
 def _scan_journal(data: bytes, size: int) -> Generator[PieceColumns, None, int]:
     return scan_journal_columns(data, size=size)
-
-
-def _unacked(segment: Segment, found: list[Publishes]) -> Unacked:
-    """Return those messages of a segment that are not acked, in order."""
-    sequence = np.concatenate([part.sequence for part in found])
-    facts = segment.state[sequence - segment.first]
-    # A journal may still have a message that was acked and forgotten with all others of its segment.
-    rows = np.flatnonzero(facts & (PUBLISHED | ACKED) == PUBLISHED)
-    rows = rows[np.argsort(sequence[rows], kind="stable")]
-    ids = np.ascontiguousarray(np.concatenate([part.message_id for part in found])[rows])
-    return Unacked(
-        sequence=sequence[rows],
-        message_id=ids.view("V16").reshape(-1),
-        expiry_us=np.concatenate([part.expiry_us for part in found])[rows],
-        body_size=np.concatenate([part.body_size for part in found])[rows],
-        is_delivered=facts[rows] & DELIVERED != 0,
-    )

@@ -1,13 +1,14 @@
 """One segment of a queue's index: the state of its messages in memory, and its file ``N.idx``.
 
-A message is a byte of state, a place and a length: 13 bytes, no object, no payload. What is not in the file yet is in
-the journal; ``flush`` appends it. A file cannot tell a deliver from an ack but by order, so what it says
-already is kept in the state too, and never written twice (docs/formats/paged.md).
+A message is a byte of state, a place and a length: 13 bytes, no object, no payload. A message gets into the file in one
+of two ways: from the journal, by ``flush``, or at once, by ``append``, where a log is the truth. Delivers and acks always
+wait for a flush. A file cannot tell a deliver from an ack but by order, so what it says already is kept in the
+state too, and never written twice (docs/formats/paged.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,18 +18,25 @@ from numpy.typing import NDArray
 
 from penstock.binary import Bytes
 from penstock.errors import CorruptData
-from penstock.formats.rabbitmq.journal import PUBLISH_FIELDS, Kind, PieceColumns, Status
 from penstock.formats.rabbitmq.journal import PUBLISH_SIZE as JOURNAL_PUBLISH_SIZE
-from penstock.formats.rabbitmq.segment import PUBLISH_SIZE, scan_segment_columns, segment_name
+from penstock.formats.rabbitmq.places import Covers, TableMark
+from penstock.formats.rabbitmq.segment import PUBLISH_SIZE, segment_name
 from penstock.formats.rabbitmq.writing import (
     encode_segment_actions,
     fill_segment_records,
     segment_record_sizes,
 )
-from penstock.storage.bulk_reads import read_runs, scan_windows
-from penstock.storage.files import File
+from penstock.storage.bulk_reads import read_runs
 from penstock.storage.message_slots import NO_SLOT
 from penstock.storage.open_files import OpenFiles
+from penstock.storage.place_tables import WantedTable, read_table, remove_table
+from penstock.storage.segment_records import (
+    Publishes,
+    SegmentFile,
+    records_of_table,
+    scan_segment,
+    segment_table,
+)
 
 Numbers = NDArray[np.int64]
 
@@ -47,44 +55,17 @@ FLUSH_SIZE: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Publishes:
-    """Publish records that a scan found: one array a field."""
+class Unacked:
+    """Messages that are not acked, in order of number: one array a field."""
 
     sequence: Numbers
-    place: Numbers  # of the embedded message in its file
-    length: Numbers  # of the embedded message; 0 if it is in the store
-    expiry_us: NDArray[np.uint64]
+    message_id: NDArray[np.void]  # 16 bytes each
+    expiry_us: NDArray[np.uint64]  # microseconds since 1970; 0 is never
     body_size: Numbers
-    message_id: Numbers  # two integers each, as ``message_slots.id_columns`` makes them
+    is_delivered: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.sequence)
-
-    @classmethod
-    def of_pieces(cls, base: int, data: bytes, pieces: PieceColumns, rows: Numbers) -> Publishes:
-        """Return those rows of what a scan found in ``data``, which begins at ``base`` of its file."""
-        length = pieces.length[rows]
-        ends = pieces.offset[rows] + pieces.size[rows]
-        raw = np.frombuffer(data, dtype=np.uint8)
-        ids = raw[(ends - length - PUBLISH_FIELDS.size)[:, None] + np.arange(16)]
-        return cls(
-            sequence=pieces.sequence[rows],
-            place=base + ends - length,
-            length=length,
-            expiry_us=pieces.expiry_us[rows],
-            body_size=pieces.body_size[rows],
-            message_id=ids.view(np.int64).reshape(-1, 2),
-        )
-
-    def chosen(self, rows: NDArray[np.bool_] | Numbers) -> Publishes:
-        return Publishes(
-            sequence=self.sequence[rows],
-            place=self.place[rows],
-            length=self.length[rows],
-            expiry_us=self.expiry_us[rows],
-            body_size=self.body_size[rows],
-            message_id=self.message_id[rows],
-        )
 
 
 FindSlots = Callable[[Numbers], Numbers]
@@ -95,14 +76,19 @@ class Segment:
     """A segment: as many consecutive sequence numbers as the directory's configuration says."""
 
     def __init__(
-        self, open_files: OpenFiles, directory: Path, number: int, entry_count: int
+        self, open_files: OpenFiles, directory: Path, *, queue: int, number: int, entry_count: int
     ) -> None:
         self._open_files = open_files
         self._entry_count = entry_count
-        self.number = number
         self.first = number * entry_count
         self.path = directory / segment_name(number)
+        self._file = SegmentFile(
+            path=self.path, queue=queue, number=number, entry_count=entry_count
+        )
         self.file_size = 0  # of N.idx; 0 also if there is none
+        self._waiting: list[Bytes] = []  # records that are to be appended to it
+        self._waiting_size = 0
+        self.table: TableMark | None = None  # the table beside it that counts
         self.unacked = 0
         self.is_dirty = False  # some state is not in the file
         self.state = np.zeros(0, dtype=np.uint8)
@@ -130,6 +116,29 @@ class Segment:
             self._journaled.append((relative + np.flatnonzero(is_stored), starts[is_stored]))
         self.unacked += len(starts)
         self.is_dirty = True
+
+    def append(
+        self, relative: int, pieces: Sequence[Bytes], lengths: Numbers, slots: Numbers
+    ) -> None:
+        """Note messages of consecutive numbers, and let their records, in pieces, wait to be written to the file."""
+        end = relative + len(lengths)
+        self._make_room(end)
+        is_stored = slots != NO_SLOT
+        facts = PUBLISHED | PUBLISH_FLUSHED
+        ends = self.file_size + self._waiting_size + np.cumsum(segment_record_sizes(lengths))
+        self.state[relative:end] = np.where(is_stored, facts | STORED, facts)
+        self.place[relative:end] = np.where(is_stored, slots, ends - lengths)
+        self.length[relative:end] = lengths
+        self.unacked += len(lengths)
+        self._waiting.extend(pieces)
+        self._waiting_size = int(ends[-1]) - self.file_size
+
+    def write_out(self) -> None:
+        """Write the records that wait, as one write."""
+        if self._waiting:
+            self._append(self._waiting, self._waiting_size)
+            self._waiting = []
+            self._waiting_size = 0
 
     def deliver(self, relatives: Numbers) -> Numbers:
         """Note delivers; return those that are the first of their message."""
@@ -176,49 +185,53 @@ class Segment:
 
     # Flushing.
 
-    def flush(self, journal: File, journal_path: Path) -> None:
+    @property
+    def is_complete(self) -> bool:
+        """Whether the file has all messages but those that it never will."""
+        facts = self.state & (PUBLISHED | ACKED | PUBLISH_FLUSHED)
+        return not self._waiting and not (facts == PUBLISHED).any()
+
+    def flush(self, journal_path: Path) -> None:
         """Append to the file what it does not say yet; it is not synced.
 
         A segment without a message that is not acked is left as it is: the next checkpoint forgets it.
         """
+        self.write_out()
         if not self.is_dirty or not self.unacked:
             return
         state = self.state
-        if not self.file_size:
-            self._open_files.create(self.path)
         facts = state & (PUBLISHED | ACKED | PUBLISH_FLUSHED)
-        self._flush_publishes(np.flatnonzero(facts == PUBLISHED), journal, journal_path)
+        self._flush_publishes(np.flatnonzero(facts == PUBLISHED), journal_path)
         in_file = state & PUBLISH_FLUSHED != 0
         delivers = in_file & (state & DELIVER_FLUSHED == 0) & (state & (DELIVERED | ACKED) != 0)
         acks = in_file & (state & (ACKED | ACK_FLUSHED) == ACKED)
         # All delivers before all acks: the second record of a message is its ack.
         actions = np.concatenate([np.flatnonzero(delivers), np.flatnonzero(acks)])
         if len(actions):
-            self._append(encode_segment_actions(actions))
+            data = encode_segment_actions(actions)
+            self._append([data], len(data))
             state[delivers] |= DELIVER_FLUSHED
             state[acks] |= ACK_FLUSHED
         self._journaled.clear()
         self.is_dirty = False
 
-    def _flush_publishes(self, relatives: Numbers, journal: File, journal_path: Path) -> None:
+    def _flush_publishes(self, relatives: Numbers, journal_path: Path) -> None:
         sizes = segment_record_sizes(self.length[relatives].astype(np.int64))
         ends = np.cumsum(sizes)
         at = 0
         while at < len(relatives):
             done = int(ends[at] - sizes[at])
             stop = max(at + 1, int(np.searchsorted(ends, done + FLUSH_SIZE, side="right")))
-            self._flush_part(
-                relatives[at:stop], ends[at:stop] - sizes[at:stop] - done, journal, journal_path
-            )
+            places = ends[at:stop] - sizes[at:stop] - done
+            self._flush_part(relatives[at:stop], places, journal_path)
             at = stop
 
-    def _flush_part(
-        self, relatives: Numbers, places: Numbers, journal: File, journal_path: Path
-    ) -> None:
+    def _flush_part(self, relatives: Numbers, places: Numbers, journal_path: Path) -> None:
         """Make segment records of the journal's, and append them in one write."""
         lengths = self.length[relatives].astype(np.int64)
         target = np.empty(int(places[-1] + segment_record_sizes(lengths[-1:])[0]), dtype=np.uint8)
         starts = self._journal_starts(relatives)
+        journal = self._open_files.get(journal_path)
         for run in read_runs(journal, journal_path, starts, lengths + JOURNAL_PUBLISH_SIZE):
             source = np.frombuffer(run.data, dtype=np.uint8)
             rows = run.rows
@@ -226,7 +239,7 @@ class Segment:
                 source, run.starts, lengths[rows], relatives[rows], target, places[rows]
             )
         base = self.file_size
-        self._append(target.data)
+        self._append([target.data], len(target))
         embedded = self.state[relatives] & STORED == 0
         self.place[relatives[embedded]] = base + places[embedded] + PUBLISH_SIZE
         self.state[relatives] |= PUBLISH_FLUSHED
@@ -238,9 +251,11 @@ class Segment:
             starts[numbers] = places
         return starts[relatives]
 
-    def _append(self, data: Bytes) -> None:
-        self._open_files.write(self.path, self.file_size, [data])
-        self.file_size += len(data)
+    def _append(self, pieces: Sequence[Bytes], size: int) -> None:
+        if not self.file_size:
+            self._open_files.create(self.path)
+        self._open_files.write(self.path, self.file_size, pieces)
+        self.file_size += size
 
     # Reading.
 
@@ -249,38 +264,74 @@ class Segment:
         self._refuse_unknown(relatives)
         return self.place[relatives], self.length[relatives].astype(np.int64)
 
-    def publishes(self) -> Iterator[Publishes]:
-        """Yield the publish records in the file, as they stand there."""
-        for found, _ in self._scan():
-            yield found
+    def unacked_rows(self, journaled: Sequence[Publishes]) -> Unacked:
+        """Return the messages that are not acked, in order; ``journaled`` are those that only the journal has."""
+        found = Publishes.joined([*(part for part, _ in self._scan()), *journaled])
+        facts = self.state[found.sequence - self.first]
+        # A journal may still have a message that was acked and forgotten with all others of its segment.
+        is_there = facts & (PUBLISHED | ACKED) == PUBLISHED
+        if not (is_there.all() and (np.diff(found.sequence) > 0).all()):
+            rows = np.flatnonzero(is_there)
+            rows = rows[np.argsort(found.sequence[rows], kind="stable")]
+            found, facts = found.chosen(rows), facts[rows]
+        return Unacked(
+            sequence=found.sequence,
+            message_id=np.ascontiguousarray(found.message_id).view("V16").reshape(-1),
+            expiry_us=found.expiry_us,
+            body_size=found.body_size,
+            is_delivered=facts & DELIVERED != 0,
+        )
 
     def _scan(self) -> Iterator[tuple[Publishes, Numbers]]:
         """Yield publish records, and the relative numbers of delivers and acks, of the whole file."""
-        file = self._open_files.get(self.path) if self.file_size else None
-        if file is None:
+        if not self.file_size:
             return
+        start = 0
+        table = self._read_table()
+        if table is not None:
+            start, records = table
+            yield records
+        if start < self.file_size:
+            file = self._open_files.get(self.path)
+            yield from scan_segment(file, self._file, start=start, end=self.file_size)
 
-        def scan(data: bytes, size: int) -> Generator[PieceColumns, None, int]:
-            return scan_segment_columns(
-                data, segment=self.number, entry_count=self._entry_count, size=size
-            )
+    def _read_table(self) -> tuple[int, tuple[Publishes, Numbers]] | None:
+        """Return how much of the file the table covers, and what it says; forget one that cannot be used."""
+        if self.table is None:
+            return None
+        table = read_table(
+            self._open_files, self.path, self.table, covers=Covers.SEGMENT,
+            queue=self._file.queue, number=self._file.number, length=self.file_size,
+        )  # fmt: skip
+        records = None if table is None else records_of_table(table, self._file)
+        if table is None or records is None:
+            self.table = None
+            return None
+        return table.length, records
 
-        for base, data, pieces in scan_windows(file, start=0, end=self.file_size, scan=scan):
-            bad = np.flatnonzero((pieces.status != Status.OK) | (pieces.kind == Kind.NONE))
-            if len(bad):
-                raise CorruptData(
-                    "no record of a segment, within what was synced; restore the file",
-                    path=str(self.path),
-                    offset=base + int(pieces.offset[bad[0]]),
-                )
-            is_publish = pieces.kind != Kind.DELIVER_OR_ACK
-            found = Publishes.of_pieces(base, data, pieces, np.flatnonzero(is_publish))
-            yield found, pieces.sequence[~is_publish] - self.first
+    # Tables and removal.
+
+    def wanted_table(self) -> WantedTable:
+        """Return what it takes to make the table of the file as it is now."""
+        length = self.file_size
+        return WantedTable(
+            path=self.path,
+            number=self._file.number,
+            make=lambda file: segment_table(file, self._file, length),
+        )
+
+    def remove_files(self) -> None:
+        if self.file_size:
+            self._open_files.remove(self.path)
+            remove_table(self._open_files, self.path, self._file.number)
 
     # Starting.
 
-    def recover(self, length: int, find_slots: FindSlots) -> None:
-        """Take over the first ``length`` bytes of the file. Raises ``CorruptData``."""
+    def recover(self, length: int, table: TableMark | None, find_slots: FindSlots) -> None:
+        """Take over the first ``length`` bytes of the file. Raises ``CorruptData``.
+
+        A table that cannot be used is forgotten: then the file is read instead.
+        """
         size = self._open_files.get(self.path).size() if self._open_files.exists(self.path) else 0
         if size < length:
             raise CorruptData(
@@ -292,6 +343,7 @@ class Segment:
         if size > length:
             self._open_files.truncate(self.path, length)
         self.file_size = length
+        self.table = table
         actions = np.zeros(self._entry_count, dtype=np.int64)
         for found, relatives in self._scan():
             self._take(found, find_slots, PUBLISHED | PUBLISH_FLUSHED)

@@ -23,6 +23,10 @@ class ReadOnlyFiles:
             return _NoFile()
         return _CutFile(self._files.open(path, write=False), path, self._sizes)
 
+    def create(self, path: Path) -> File:
+        del path
+        return _NoFile()
+
     def exists(self, path: Path) -> bool:
         return path not in self._removed and self._files.exists(path)
 

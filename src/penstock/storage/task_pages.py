@@ -26,7 +26,7 @@ DIRECTORY: Final = "paged"
 """Beside log and snapshot, in the layout of RabbitMQ, whose files our tools read."""
 
 JOURNAL_ENTRIES_MAX: Final = 8192
-"""Fewer than an index that stands alone allows: requests wait while a journal is flushed."""
+"""Actions that are in memory only, before a flush: fewer than an index that stands alone allows, for requests wait."""
 
 COLLECT_BYTES: Final = 4 * 2**20
 """Bytes of the store that are merged in one go, for the same reason."""
@@ -131,8 +131,13 @@ class TaskShelf:
         """Whether there is, or was, a paged queue."""
         return self._store is not None
 
+    @property
+    def unread_tables(self) -> list[Path]:
+        """Tables of places that the start could not use: it read the files that they belong to."""
+        return [] if self._store is None else self._store.unread_tables
+
     def tidy_up(self) -> bool:
-        """Flush one journal, or merge some garbage; return whether there may be more to do."""
+        """Flush one index, or merge some garbage; return whether there may be more to do."""
         if self._store is None:
             return False
         for index in self._store.queues:

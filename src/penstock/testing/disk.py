@@ -200,6 +200,11 @@ class MemoryFiles:
             self._next_file += 1
         return MemoryFile(self, name, self._state.entries[name])
 
+    def create(self, path: Path) -> MemoryFile:
+        if str(path) in self._state.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        return self.open(path, write=True, create=True)
+
     def exists(self, path: Path) -> bool:
         return str(path) in self._state.entries or str(path) in self._directories
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +22,11 @@ from penstock.formats.rabbitmq.checkpoint import (
     seal_checksum,
 )
 from penstock.formats.rabbitmq.journal import Kind
+from penstock.formats.rabbitmq.places import TableMark
 from support.damage import cuts, unnoticed
 
-# docs/formats/paged.md, version 1: mark 7, store file 2 of 100 bytes, and a queue 1 named "q" with
-# a journal of 48 bytes and segment 3 of 34 bytes.
+# docs/formats/paged.md, version 2: mark 7, store file 2 of 100 bytes, and a queue 1 named "q" with
+# a journal of 48 bytes and segment 3 of 34 bytes, which has a table of 180 bytes.
 CHECKPOINT = Checkpoint(
     mark=7,
     next_store_file=3,
@@ -37,10 +40,25 @@ CHECKPOINT = Checkpoint(
             chain=0xCAFE,
             generation=5,
             segments={3: 34},
+            tables={3: TableMark(size=180, checksum=0xBEEF)},
         ),
     ),
 )
 GOLDEN = bytes.fromhex("""
+    50 53 43 50 00 00 00 02 00 00 00 00 00 00 00 07
+    00 00 00 00 00 00 00 03 00 00 00 01 00 00 00 01
+    00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 64
+    00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 01 00 01 00 00 00 00 00 00
+    C0 01 00 00 00 00 00 00 00 30 00 00 CA FE 00 00
+    00 05 00 00 00 01 71 00 00 00 00 00 00 00 03 00
+    00 00 00 00 00 00 22 00 00 00 B4 00 00 BE EF
+    B3 5E 1F 28
+""")
+
+# The same in version 1, which knew no tables.
+CHECKPOINT_1 = replace(CHECKPOINT, queues=(replace(CHECKPOINT.queues[0], tables={}),))
+GOLDEN_1 = bytes.fromhex("""
     50 53 43 50 00 00 00 01 00 00 00 00 00 00 00 07
     00 00 00 00 00 00 00 03 00 00 00 01 00 00 00 01
     00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 64
@@ -53,31 +71,57 @@ GOLDEN = bytes.fromhex("""
 
 uint64 = st.integers(0, 2**64 - 1)
 uint32 = st.integers(0, 2**32 - 1)
+marks = st.builds(TableMark, size=st.integers(1, 2**32 - 1), checksum=uint32)
 lengths = st.dictionaries(uint64, uint64, max_size=4)
+
+
+def with_tables(files: dict[int, int], tables: list[TableMark]) -> dict[int, TableMark]:
+    return dict(zip(files, tables, strict=False))
+
+
 checkpoints = st.builds(
-    Checkpoint,
-    mark=st.integers(-1, 2**63 - 1),
-    next_store_file=uint64,
-    store_files=lengths,
-    queues=st.lists(
-        st.builds(
-            QueueLengths,
-            number=uint64,
-            name=st.binary(max_size=20),
-            next_sequence=uint64,
-            journal_length=uint64,
-            chain=uint32,
-            generation=uint32,
-            segments=lengths,
+    lambda tables, queue_tables, checkpoint: replace(
+        checkpoint,
+        store_tables=with_tables(checkpoint.store_files, tables),
+        queues=tuple(
+            replace(queue, tables=with_tables(queue.segments, queue_tables))
+            for queue in checkpoint.queues
         ),
-        max_size=3,
-    ).map(tuple),
+    ),
+    st.lists(marks, max_size=4),
+    st.lists(marks, max_size=4),
+    st.builds(
+        Checkpoint,
+        mark=st.integers(-1, 2**63 - 1),
+        next_store_file=uint64,
+        store_files=lengths,
+        queues=st.lists(
+            st.builds(
+                QueueLengths,
+                number=uint64,
+                name=st.binary(max_size=20),
+                next_sequence=uint64,
+                journal_length=uint64,
+                chain=uint32,
+                generation=uint32,
+                segments=lengths,
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
 )
 
 
 def test_a_checkpoint_has_its_golden_bytes() -> None:
     assert encode_checkpoint(CHECKPOINT) == GOLDEN
     assert decode_checkpoint(GOLDEN) == CHECKPOINT
+
+
+def test_a_checkpoint_of_version_1_is_one_without_tables() -> None:
+    assert decode_checkpoint(GOLDEN_1) == CHECKPOINT_1
+    for cut in cuts(GOLDEN_1):
+        with pytest.raises(BadData):
+            decode_checkpoint(cut)
 
 
 @given(checkpoints)
@@ -104,7 +148,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is() -> None:
 
 def test_another_version_is_told_apart_from_damage() -> None:
     with pytest.raises(UnsupportedVersion):
-        decode_checkpoint(GOLDEN[:7] + b"\x02" + GOLDEN[8:])
+        decode_checkpoint(GOLDEN[:7] + b"\x03" + GOLDEN[8:])
 
 
 def test_another_file_is_no_checkpoint() -> None:

@@ -14,6 +14,7 @@ from penstock.formats.rabbitmq.writing import (
     encode_actions,
     encode_publishes,
     encode_segment_actions,
+    encode_segment_publishes,
     encode_stored,
     fill_segment_records,
     segment_record_sizes,
@@ -52,6 +53,20 @@ def test_publishes_are_those_of_the_journal(first: int, many: list[Publish]) -> 
         journal.encode_publish(SequenceNumber(first + n), one) for n, one in enumerate(many)
     )
     assert encoded(first, many) == expected
+
+
+@given(st.integers(0, 2**14 - 9), publishes)
+def test_publishes_are_those_of_a_segment(first: int, many: list[Publish]) -> None:
+    pieces = encode_segment_publishes(
+        first,
+        [one.message_id for one in many],
+        [one.embedded for one in many],
+        lengths=np.array([len(one.embedded) for one in many], dtype=np.int64),
+        sizes=np.array([one.body_size for one in many], dtype=np.int64),
+        expiries=np.array([one.expiry_us for one in many], dtype=np.uint64),
+    )
+    expected = b"".join(segment.encode_publish(first + n, one) for n, one in enumerate(many))
+    assert b"".join(pieces) == expected
 
 
 @given(sequences)

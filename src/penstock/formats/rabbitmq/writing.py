@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_JOURNAL_HEAD: Final = [
-    ("word", ">u8"),
+_PUBLISH_FIELDS: Final = [
     ("id", "V16"),
     ("expiry", ">u8"),
     ("size", ">u4"),
     ("length", ">u4"),
 ]
+_JOURNAL_HEAD: Final = [("word", ">u8"), *_PUBLISH_FIELDS]
+_SEGMENT_HEAD: Final = [("word", ">u2"), *_PUBLISH_FIELDS]
+_SEGMENT_PUBLISH: Final = 0xC000  # a publish, and persistent
 _STORE_HEAD: Final = [("counted", ">u8"), ("id", "V16")]
 _END: Final = bytes((message_store.END_MARKER,))
 
@@ -37,24 +39,59 @@ def encode_publishes(
     *,
     lengths: NDArray[np.int64],
     sizes: NDArray[np.int64],
-    expiries: NDArray[np.uint64] | int,
+    expiries: NDArray[np.uint64],
 ) -> list[Bytes]:
     """Return the journal's publish records of consecutive numbers from ``first`` on, in pieces.
 
-    ``lengths`` are those of the messages that are embedded, and 0 for the others. All are persistent.
+    ``lengths`` are those of the messages that are embedded, and 0 for the others. All are persistent. ``expiries`` may
+    be a single number for all.
     """
     import numpy as np
 
     heads = np.zeros(len(ids), dtype=_JOURNAL_HEAD)
     heads["word"] = np.arange(first, first + len(ids), dtype=np.uint64)
+    pieces = _publishes(heads, ids, messages, lengths=lengths, sizes=sizes, expiries=expiries)
+    # The only record that a reader takes for the end: nobody gives out such an id.
+    assert first or any(pieces[0][: journal.PUBLISH_SIZE]), "a journal cannot hold this record"
+    return pieces
+
+
+def encode_segment_publishes(
+    first: int,
+    ids: Sequence[bytes],
+    messages: Sequence[bytes],
+    *,
+    lengths: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    expiries: NDArray[np.uint64],
+) -> list[Bytes]:
+    """Return a segment's publish records of consecutive relative numbers, else as ``encode_publishes``."""
+    import numpy as np
+
+    assert 0 <= first <= segment.ENTRY_COUNT_MAX - len(ids)
+    heads = np.zeros(len(ids), dtype=_SEGMENT_HEAD)
+    word = _SEGMENT_PUBLISH | first
+    heads["word"] = np.arange(word, word + len(ids), dtype=np.uint16)
+    return _publishes(heads, ids, messages, lengths=lengths, sizes=sizes, expiries=expiries)
+
+
+def _publishes(
+    heads: NDArray[np.void],
+    ids: Sequence[bytes],
+    messages: Sequence[bytes],
+    *,
+    lengths: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    expiries: NDArray[np.uint64],
+) -> list[Bytes]:
+    """Fill in the heads of publish records, and return them with their messages."""
+    import numpy as np
+
     heads["id"] = np.frombuffer(_joined(ids), dtype="V16")
     heads["expiry"] = expiries
     heads["size"] = sizes
     heads["length"] = lengths
-    raw = heads.tobytes()
-    size = journal.PUBLISH_SIZE
-    # The only record that a reader takes for the end: nobody gives out such an id.
-    assert first or any(raw[:size]), "a journal cannot hold this record"
+    raw, size = heads.tobytes(), heads.itemsize
     if not lengths.any():
         return [raw]
     # One behind the other without a step a message: this is where a paged queue spends its time.

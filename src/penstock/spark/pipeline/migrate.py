@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.client.blocking import connect
+from penstock.errors import InvalidValue
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.snapshot import write_snapshot
+from penstock.spark.pipeline.unlogged import SPOOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 def to_directory(moment: Moment, out: Path, generation: Generation) -> tuple[int, int]:
     """Write a directory that a node serves; return how many queues and tasks it holds."""
+    _refuse_spool(moment)
     return write_snapshot(replace(moment, tasks=_fitting(moment)), out, generation=generation)
 
 
@@ -33,6 +36,7 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
     Queues that the node lacks are made with their policies. A migration that was cut off can be repeated: its
     requests carry numbers made of the source and the entry, so what arrived before is not taken twice.
     """
+    _refuse_spool(moment)
     queues = moment.lives.select("queue", "policy").orderBy("queue").collect()
     with connect(node) as client:
         for row in queues:
@@ -61,6 +65,15 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
         .save()
     )
     return len(queues), count
+
+
+def _refuse_spool(moment: Moment) -> None:
+    """Raise ``InvalidValue`` for a spool: its rows are events, of which ours have tasks inside, with times of their own."""
+    if moment.source.family == SPOOL:
+        raise InvalidValue(
+            f"{moment.source.name}: tasks of a spool are brought to a node by 'penstock spool drain', or by 'penstock"
+            " enqueue --from', which keep their delays; a pipeline reads them"
+        )
 
 
 def _fitting(moment: Moment) -> DataFrame:

@@ -101,16 +101,19 @@ def _without_log(
         raise InvalidValue(
             f"{source.name}: {source.words} has no log, so there is no state but the present one; leave --at away"
         )
-    if not source.queues:
+    if source.queues == ():
         raise InvalidValue(
             f"{source.name}: {source.words} has no queues; name a node, vhost or queue"
         )
+    if source.family == unlogged.SPOOL:
+        asked.refuse(source.name)
+    tasks = unlogged.tasks_of(spark, [source], asked.options(source))
     return Moment(
         source=source,
         index=-1,
         term=0,
-        tasks=unlogged.tasks_of(spark, [source], asked.options(source)),
-        lives=unlogged.lives_of(spark, [source], vhost=asked.vhost),
+        tasks=tasks,
+        lives=unlogged.lives_of(spark, [source], tasks, vhost=asked.vhost),
     )
 
 

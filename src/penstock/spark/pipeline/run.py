@@ -351,7 +351,8 @@ class _Work:
         if requests:
             changes = changes.unionByName(self._only_new(decide(entries, requests)))
         if self._unlogged:
-            changes = changes.unionByName(unlogged.changes_of(entries, self._unlogged_names))
+            theirs = unlogged.changes_of(self._spark, entries, self._unlogged)
+            changes = changes.unionByName(theirs)
         if self._previous is not None:
             self._staging.take_over(self._previous, "changes", self._keep())
         self._write(self._by(changes), "changes", *_QUEUES)
@@ -406,7 +407,7 @@ class _Work:
         if old is not None:
             known_lives = known_lives.unionByName(old.where("until is not null"))
         if self._unlogged:
-            theirs = unlogged.lives_of(self._spark, self._unlogged)
+            theirs = unlogged.lives_of(self._spark, self._unlogged, self._of_unlogged("changes"))
             known_lives = known_lives.unionByName(theirs)
         self._write(known_lives, "lives")
         self._tell_numbers(beginning, lives)

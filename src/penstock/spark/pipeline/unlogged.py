@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
+from penstock.spark.columns import OK
 from penstock.spark.options import parse_time
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA
 from penstock.spark.pipeline.small import small_table
 from penstock.spark.sources import Source
+from penstock.tools.beats.location import FAMILY
+from penstock.tools.beats.trouble import BAD_END, BAD_EVENT
 from penstock.tools.rabbitmq.trouble import MISSING, REASONS
 
 if TYPE_CHECKING:
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 
 MESSAGE: Final = ("source", "queue", "key", "task_id")
 """What a message is known by: numbers are of one queue, and of one of its priorities."""
+
+SPOOL: Final = FAMILY
+"""The family whose queues only its rows tell, and whose removals are not among its entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,36 +81,63 @@ def iso_time(time_us: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
 
 
-def changes_of(entries: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return the index records of some sources; a message that cannot be read has no payload."""
+def changes_of(spark: SparkSession, entries: DataFrame, sources: Sequence[Source]) -> DataFrame:
+    """Return the records of some sources that change a queue; a message that cannot be read has no payload."""
+    names = [source.name for source in sources]
     theirs = entries.where(F.col("source").isin(*names) & F.col("op").isNotNull())
-    payload = F.when(F.col("status") == "ok", F.col("payload"))
-    return theirs.withColumn("payload", payload).select(*CHANGES)
+    # The payload of a spool's frame is what was stored, whether it can be decoded or not.
+    payload = F.when(F.col("status").isin(OK, BAD_END, BAD_EVENT), F.col("payload"))
+    changes = theirs.withColumn("payload", payload).select(*CHANGES)
+    spools = [source.name for source in sources if source.family == SPOOL]
+    if not spools:
+        return changes
+    # What was removed from a spool is told by its position, which is no entry.
+    reader = spark.read.format("penstock").option("table", "changes").option("ops", "remove")
+    return changes.unionByName(reader.load(spools).select(*CHANGES))
 
 
 def lives_of(
-    spark: SparkSession, sources: Sequence[Source], *, vhost: str | None = None
+    spark: SparkSession, sources: Sequence[Source], rows: DataFrame, *, vhost: str | None = None
 ) -> DataFrame:
-    """Return the queues that are there, or those of one vhost."""
-    rows = [
+    """Return the queues that are there, or those of one vhost; ``rows`` tell those that their source does not list."""
+    listed = [
         (source.name, queue.name, -1, None, number, 0, None)
         for source in sources
-        for number, queue in enumerate(source.queues)
+        for number, queue in enumerate(source.queues or ())
         if vhost in (None, queue.vhost)
     ]
-    return small_table(spark, rows, LIVES_SCHEMA)
+    unlisted = [source.name for source in sources if source.queues is None]
+    found = (
+        rows.where(F.col("source").isin(*unlisted)).select("source", "queue") if unlisted else None
+    )
+    told = [] if found is None else sorted(found.distinct().collect())
+    numbers: Counter[str] = Counter()
+    for source, queue in told:
+        listed.append((source, queue, -1, None, numbers[source], 0, None))
+        numbers[source] += 1
+    return small_table(spark, listed, LIVES_SCHEMA)
 
 
 def tasks_of(
     spark: SparkSession, sources: Sequence[Source], options: Mapping[str, str]
 ) -> DataFrame:
-    """Return the tasks of some sources, as those are that wait in a history."""
-    names = [source.name for source in sources if source.queues]
-    if not names:
-        return small_table(spark, [], OPEN_SCHEMA)
+    """Return the tasks of some sources, as those are that wait in a history; ``options`` are for brokers' files."""
     columns = "source,queue,key,task_id,log_index,payload"
-    reader = spark.read.format("penstock").option("table", "tasks").option("columns", columns)
-    found = reader.options(**options).load(names)
+    tasks = [small_table(spark, [], OPEN_SCHEMA)]
+    for is_spool in (False, True):
+        names = [
+            source.name
+            for source in sources
+            if (source.family == SPOOL) is is_spool and source.queues != ()
+        ]
+        if names:
+            reader = spark.read.format("penstock").option("table", "tasks")
+            reader = reader.option("columns", columns).options(**({} if is_spool else options))
+            tasks.append(_as_open(reader.load(names)))
+    return reduce(lambda one, other: one.unionByName(other), tasks)
+
+
+def _as_open(found: DataFrame) -> DataFrame:
     return found.select(
         "source",
         "queue",
@@ -132,8 +167,9 @@ def keys_of(changes: DataFrame, tasks: DataFrame) -> DataFrame:
 
 def sizes_of(changes: DataFrame) -> DataFrame:
     """Return how many messages were of which size; the size is the body's, wherever that is."""
-    size = F.col("properties")["body_size"].cast("long").alias("size")
-    return tables.sizes(changes.where("op = 'add'").select(*MESSAGE, size).distinct())
+    size = F.coalesce(F.col("properties")["body_size"].cast("long"), F.length("payload"))
+    added = changes.where("op = 'add'").select(*MESSAGE, size.cast("long").alias("size"))
+    return tables.sizes(added.distinct())
 
 
 def missing(records: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:

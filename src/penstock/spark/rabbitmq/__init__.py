@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import InvalidValue
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
-from penstock.spark.options import ReadOptions
+from penstock.spark.following import Follower
+from penstock.spark.options import OF_BROKERS, ReadOptions, refuse_foreign
 from penstock.spark.rabbitmq.planning import plan_source
 from penstock.spark.sources import Source
 from penstock.tools.rabbitmq.location import FAMILY, Location, is_rabbitmq, resolve
@@ -21,7 +23,6 @@ class RabbitMQ:
     """The family of a broker's classic queues."""
 
     name = FAMILY
-    has_log = False
 
     def recognise(self, path: Path) -> Location | None:
         return resolve(path) if is_rabbitmq(path) else None
@@ -35,6 +36,7 @@ class RabbitMQ:
     def plan(
         self, source: str, found: Location, options: ReadOptions, filters: Filters
     ) -> list[Piece]:
+        refuse_foreign(source, options, but=OF_BROKERS)
         return plan_source(source, found, options, filters)
 
     def read(
@@ -43,3 +45,7 @@ class RabbitMQ:
         from penstock.spark.rabbitmq.scanning import read_piece
 
         return read_piece(piece, options, filters, columns)
+
+    def follow(self, path: Path, options: ReadOptions) -> Follower:
+        del options
+        raise InvalidValue(f"{path}: has no log that a stream could follow; read it instead")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import InvalidValue
 from penstock.spark.families import Piece
 from penstock.spark.filters import Filters
-from penstock.spark.options import OF_BROKERS, ReadOptions, given
+from penstock.spark.following import Follower, LogFollower
+from penstock.spark.options import ReadOptions, refuse_foreign
 from penstock.spark.sources import Source
 from penstock.spark.taskflux.planning import plan_source
 from penstock.tools.target import FAMILY, Target, resolve
@@ -22,7 +22,6 @@ class TaskFlux:
     """The family of the node's own files."""
 
     name = FAMILY
-    has_log = True
 
     def recognise(self, path: Path) -> Target:
         return resolve(path)
@@ -35,9 +34,7 @@ class TaskFlux:
     def plan(
         self, source: str, found: Target, options: ReadOptions, filters: Filters
     ) -> list[Piece]:
-        wrong = given(options, OF_BROKERS)
-        if wrong:
-            raise InvalidValue(f"{source}: option {wrong[0]} is for files of RabbitMQ")
+        refuse_foreign(source, options)
         return plan_source(source, found, options, filters)
 
     def read(
@@ -46,3 +43,9 @@ class TaskFlux:
         from penstock.spark.taskflux.scanning import read_piece
 
         return read_piece(piece, options, filters, columns)
+
+    def follow(self, path: Path, options: ReadOptions) -> Follower:
+        from penstock.spark.taskflux.growing import GrowingLog
+
+        refuse_foreign(path, options)
+        return LogFollower(GrowingLog(path), options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +12,12 @@ from penstock.errors import Compacted
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint
 from penstock.spark.columns import OK, Op, Table
-from penstock.spark.families import Piece
+from penstock.spark.families import Piece, edges
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
 from penstock.spark.sources import shown_path
 from penstock.tools.history import History, read_history, survey
-from penstock.tools.target import FAMILY, LogFile, Target, opened
+from penstock.tools.target import FAMILY, LogFile, Target
 
 ROW_SIZE: Final = 1
 """What a piece of a few rows counts for in a group."""
@@ -168,24 +168,7 @@ def _ranges(log: LogFile, split_size: int) -> list[tuple[int, int]]:
     # Without markers no place in the middle tells a record from what looks like one.
     if not log.layout.is_marked or log.size - start <= split_size + split_size // 2:
         return [(start, max(start, log.size))]
-    return list(pairwise([*_edges(log, split_size), log.size]))
-
-
-def _edges(log: LogFile, split_size: int) -> Iterator[int]:
-    """Yield where the splits of a file begin, but for those that would begin in a hole and hold nothing else.
-
-    What a segment was given in advance would be many tasks that find nothing. The split before takes it over, so
-    that no byte is left out whatever the file system says; zeros that were written are no hole, and are cut as data.
-    """
-    edge = log.layout.header_size
-    yield edge
-    with opened(log.path) as file:
-        while (edge := edge + split_size) < log.size:
-            data = file.next_data(edge)
-            if data is None or data >= log.size:
-                return
-            edge += (data - edge) // split_size * split_size
-            yield edge
+    return list(pairwise([*edges(log.path, start, log.size, split_size), log.size]))
 
 
 def _metadata_rows(source: str, history: History) -> list[dict[str, object]]:

@@ -1,0 +1,435 @@
+"""An event, which is the payload of a frame, as JSON, CBOR or protobuf (docs/formats/beats.md).
+
+This module owns what an event is, JSON and CBOR; ``event_protobuf`` owns the third. Text need not be UTF-8: bytes that
+are not come as surrogates (``surrogateescape``) and are written back as they were. What is read is checked before
+anything grows with it: no tags, which may stand for values of any size, and a bounded depth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from struct import Struct
+from typing import Any, Final, NoReturn
+
+from penstock.binary import Bytes
+from penstock.errors import CorruptData, DependencyMissing, InvalidValue
+from penstock.formats.beats.segment import UINT32_MAX, PayloadFormat
+from penstock.model import INT64_MAX, INT64_MIN, UINT64_MAX
+
+DEPTH_MAX: Final = 128
+"""Maps and lists within each other, the event itself counted: events have few, and a bomb has many."""
+
+NANOSECONDS: Final = 1_000_000_000
+
+TIMESTAMP_SECONDS_MIN: Final = -62_135_596_800  # the year 1, which is Go's zero time
+TIMESTAMP_SECONDS_MAX: Final = 253_402_300_799  # the end of the year 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a producer gave to the queue."""
+
+    timestamp: (
+        int  # nanoseconds since 1970, with sign; times beyond 64 bits wrap around, as Go's do
+    )
+    flags: int  # 1: to be sent until it is acknowledged; protobuf has none
+    meta: dict[str, Any]
+    fields: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        timestamp, flags = self.timestamp, self.flags
+        if type(timestamp) is not int or not INT64_MIN <= timestamp <= INT64_MAX:
+            raise InvalidValue("the timestamp of an event is no integer of 64 bits")
+        if type(flags) is not int or not 0 <= flags <= UINT32_MAX:
+            raise InvalidValue("the flags of an event are no unsigned integer of 32 bits")
+        if type(self.meta) is not dict or type(self.fields) is not dict:
+            raise InvalidValue("meta and fields of an event are maps")
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """A value of protobuf's: a time in the years 1 to 9999."""
+
+    seconds: int  # since 1970
+    nanos: int
+
+    def __post_init__(self) -> None:
+        if not TIMESTAMP_SECONDS_MIN <= self.seconds <= TIMESTAMP_SECONDS_MAX:
+            raise InvalidValue(f"a time of {self.seconds} seconds, outside the years 1 to 9999")
+        if not 0 <= self.nanos < NANOSECONDS:
+            raise InvalidValue(f"a time with {self.nanos} nanoseconds")
+
+    def __str__(self) -> str:
+        return _time_text(self.seconds, self.nanos)
+
+
+def decode_event(payload: Bytes, payload_format: PayloadFormat) -> Event:
+    """Return the event that a frame holds. Raises ``CorruptData``, and ``DependencyMissing``.
+
+    JSON is known by its first byte: versions of Beats that were never released wrote it where CBOR belongs.
+    """
+    if payload_format is PayloadFormat.PROTOBUF:
+        from penstock.formats.beats.event_protobuf import decode_protobuf
+
+        return decode_protobuf(payload)
+    is_json = payload_format is PayloadFormat.JSON or payload[:1] == b"{"
+    value = _decode_json(payload) if is_json else _decode_cbor(payload)
+    if type(value) is not dict:
+        raise CorruptData("the payload is no event: not a map", offset=0)
+    _check_map(value, 1)
+    meta, fields = value.get("meta"), value.get("fields")
+    try:
+        return Event(
+            value.get("timestamp"),  # type: ignore[arg-type]
+            value.get("flags", 0),
+            {} if meta is None else meta,
+            {} if fields is None else fields,
+        )
+    except InvalidValue as error:
+        raise CorruptData(f"the payload is no event: {error}", offset=0) from None
+
+
+def encode_event(event: Event, payload_format: PayloadFormat) -> bytes:
+    """Return a payload that Beats can read. Raises ``InvalidValue``, and ``DependencyMissing``.
+
+    No format takes everything: CBOR has no empty key and no integer beyond 64 bits, JSON no infinity and no text that
+    is not UTF-8 (the bytes that are not become U+FFFD), protobuf no flags and no bytes.
+    """
+    match payload_format:
+        case PayloadFormat.CBOR:
+            return encode_cbor(_entry(event))
+        case PayloadFormat.JSON:
+            return _json_of(_entry(event), 1).encode("utf-8")
+        case PayloadFormat.PROTOBUF:
+            from penstock.formats.beats.event_protobuf import encode_protobuf
+
+            return encode_protobuf(event)
+
+
+def event_as_json(event: Event) -> dict[str, Any]:
+    """Return what ``json.dumps(…, allow_nan=False)`` takes.
+
+    Bytes, and text that is not UTF-8, are ``{"base64": …}``. In a key, bytes that are not UTF-8 are written as
+    ``\\xNN``. Infinities, what is no number and protobuf's times are text.
+    """
+    return {
+        "timestamp": timestamp_text(event.timestamp),
+        "flags": event.flags,
+        "meta": _plain(event.meta),
+        "fields": _plain(event.fields),
+    }
+
+
+def timestamp_text(timestamp: int) -> str:
+    """Return nanoseconds since 1970 as RFC 3339 has them, with all nine digits."""
+    return _time_text(*divmod(timestamp, NANOSECONDS))
+
+
+def _entry(event: Event) -> dict[str, Any]:
+    """Return the map that an event is, in the order in which Beats writes it."""
+    return {
+        "timestamp": event.timestamp,
+        "flags": event.flags,
+        "meta": event.meta,
+        "fields": event.fields,
+    }
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def check_depth(depth: int) -> None:
+    """Raise ``CorruptData`` for maps and lists too deep within each other."""
+    if depth > DEPTH_MAX:
+        raise CorruptData(f"values within each other more than {DEPTH_MAX} deep", offset=0)
+
+
+def _check_map(values: dict[Any, Any], depth: int) -> None:
+    check_depth(depth)
+    for key, value in values.items():
+        if type(key) is not str:
+            raise CorruptData("the key of a map is not text", offset=0)
+        if type(value) not in _PLAIN:
+            values[key] = _checked(value, depth + 1)
+
+
+def _checked(value: Any, depth: int) -> Any:
+    """Return a value that is a map or a list, or what stands for one that CBOR alone has."""
+    if type(value) is dict:
+        _check_map(value, depth)
+        return value
+    if type(value) is list:
+        check_depth(depth)
+        for place, item in enumerate(value):
+            if type(item) not in _PLAIN:
+                value[place] = _checked(item, depth + 1)
+        return value
+    if value is _cbor2().undefined:
+        return None
+    raise CorruptData(f"a value that no event has: {value!r:.40}", offset=0)
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPE: Final = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair: one character
+    r"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # half of one
+    r"|\\."
+)
+
+
+def _decode_json(payload: Bytes) -> Any:
+    text = bytes(payload).decode("utf-8", "surrogateescape")
+    if _SURROGATE_ESCAPE.search(text):
+        # Half a pair is no character, and must not be mistaken for one of our surrogates. Go reads it so too.
+        text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
+    try:
+        return _JSON_DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        reason = "values too deep within each other" if isinstance(error, RecursionError) else error
+        raise CorruptData(f"the payload is no JSON: {reason}", offset=0) from None
+
+
+_TO_ESCAPE: Final = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029\ud800-\udfff]')
+_SHORT_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(match: re.Match[str]) -> str:
+    letter = match[0]
+    if "\ud800" <= letter <= "\udfff":
+        return "\\ufffd"  # a byte that is not UTF-8
+    return _SHORT_ESCAPES.get(letter) or f"\\u{ord(letter):04x}"
+
+
+def _json_of(value: Any, depth: int) -> str:
+    """Return JSON as Beats writes it: no spaces, ``<``, ``>`` and ``&`` escaped, 1.0 as 1."""
+    match value:
+        case str():
+            return f'"{_TO_ESCAPE.sub(_escape, value)}"'
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case int():
+            return str(int(value))
+        case float() if isfinite(value):
+            return repr(float(value)).removesuffix(".0")
+        case float():
+            raise InvalidValue(f"JSON has no {value}")
+        case bytes() | bytearray() | memoryview():
+            return f"[{','.join(map(str, bytes(value)))}]"
+        case Timestamp():
+            return f'"{value}"'
+    check_depth_to_write(depth)
+    match value:
+        case list() | tuple():
+            return f"[{','.join(_json_of(item, depth + 1) for item in value)}]"
+        case dict():
+            pairs = (
+                f"{_json_of(_checked_key(key), depth)}:{_json_of(item, depth + 1)}"
+                for key, item in value.items()
+            )
+            return f"{{{','.join(pairs)}}}"
+    raise cannot_write(value)
+
+
+# --- CBOR ----------------------------------------------------------------------------------------
+
+
+@cache
+def _cbor2() -> Any:
+    try:
+        import cbor2
+    except ImportError:
+        raise DependencyMissing(
+            "events in CBOR need a library; install it with: pip install 'penstock[spool]'"
+        ) from None
+    return cbor2
+
+
+class _NoTags(dict[int, Any]):
+    """Decoders for tags: whichever is asked for, the event is refused."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise ValueError(f"tag {tag}; an event has none")
+
+
+_NO_TAGS: Final = _NoTags()
+
+
+def _decode_cbor(payload: Bytes) -> Any:
+    cbor2 = _cbor2()
+    try:
+        return cbor2.loads(
+            payload,
+            semantic_decoders=_NO_TAGS,
+            str_errors="surrogateescape",
+            max_depth=DEPTH_MAX,
+            strict_hashable_types=True,
+        )
+    except (cbor2.CBORError, ValueError) as error:
+        raise CorruptData(f"the payload is no event in CBOR: {error}", offset=0) from None
+
+
+_UNSIGNED, _NEGATIVE, CBOR_BYTES, _TEXT, _LIST, CBOR_MAP = 0x00, 0x20, 0x40, 0x60, 0x80, 0xA0
+_WIDTHS: Final = (
+    (0xFF, 24, Struct(">BB")),
+    (0xFFFF, 25, Struct(">BH")),
+    (0xFFFFFFFF, 26, Struct(">BI")),
+    (UINT64_MAX, 27, Struct(">BQ")),
+)
+_DOUBLE: Final = Struct(">Bd")
+_DOUBLE_HEAD: Final = 0xFB
+_CONSTANTS: Final = {None: b"\xf6", True: b"\xf5", False: b"\xf4"}
+
+
+def cbor_head(kind: int, value: int) -> bytes:
+    """Return the shortest head of an item: what it is, and its length or value."""
+    if value < 24:
+        return bytes((kind | value,))
+    for most, width, layout in _WIDTHS:
+        if value <= most:
+            return layout.pack(kind | width, value)
+    raise InvalidValue(f"CBOR of Beats has no integer of more than 64 bits: {value:#x}")
+
+
+def encode_cbor(value: Any) -> bytes:
+    """Return one value as ``encode_event`` writes it."""
+    parts: list[bytes] = []
+    _write_cbor(value, parts, 1)
+    return b"".join(parts)
+
+
+def _write_cbor(value: Any, parts: list[bytes], depth: int) -> None:
+    """Append a value as Beats reads it: definite lengths, no tags, floats as doubles.
+
+    The library's own encoder writes infinities as half floats and knows no text that is not UTF-8.
+    """
+    match value:
+        case str():
+            raw = utf8_of(value)
+            parts += (cbor_head(_TEXT, len(raw)), raw)
+        case None | bool():
+            parts.append(_CONSTANTS[value])
+        case int():
+            is_negative = value < 0
+            parts.append(cbor_head(_NEGATIVE if is_negative else _UNSIGNED, value ^ -is_negative))
+        case float():
+            parts.append(_DOUBLE.pack(_DOUBLE_HEAD, value))
+        case bytes() | bytearray() | memoryview():
+            parts += (cbor_head(CBOR_BYTES, len(value)), bytes(value))
+        case Timestamp():
+            _write_cbor(str(value), parts, depth)
+        case list() | tuple():
+            check_depth_to_write(depth)
+            parts.append(cbor_head(_LIST, len(value)))
+            for item in value:
+                _write_cbor(item, parts, depth + 1)
+        case dict():
+            check_depth_to_write(depth)
+            parts.append(cbor_head(CBOR_MAP, len(value)))
+            for key, item in value.items():
+                if not key:
+                    raise InvalidValue("an empty key, which Beats cannot read in CBOR")
+                _write_cbor(_checked_key(key), parts, depth)
+                _write_cbor(item, parts, depth + 1)
+        case _:
+            raise cannot_write(value)
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def check_depth_to_write(depth: int) -> None:
+    """Raise ``InvalidValue`` for maps and lists too deep within each other."""
+    if depth > DEPTH_MAX:
+        raise InvalidValue(f"values within each other more than {DEPTH_MAX} deep")
+
+
+def cannot_write(value: object) -> InvalidValue:
+    """Return the error for a value of a type that no event has."""
+    return InvalidValue(f"an event cannot hold a {type(value).__name__}")
+
+
+def utf8_of(text: str) -> bytes:
+    """Return the bytes that a text was read from. Raises ``InvalidValue`` for half a surrogate pair."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidValue(f"a text with half a surrogate pair: {text!a:.60}") from None
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidValue(f"a key of a map that is not text but a {type(key).__name__}")
+    return key
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {_plain_key(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case str():
+            return value if _is_utf8(value) else _base64(utf8_of(value))
+        case bytes() | bytearray() | memoryview():
+            return _base64(value)
+        case float() if not isfinite(value):
+            return {True: "Infinity", False: "-Infinity"}[value > 0] if value == value else "NaN"
+        case Timestamp():
+            return str(value)
+    return value
+
+
+def _plain_key(key: str) -> str:
+    return key if _is_utf8(key) else utf8_of(key).decode("utf-8", "backslashreplace")
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
+def _base64(data: Bytes) -> dict[str, str]:
+    return {"base64": b64encode(data).decode("ascii")}
+
+
+def _time_text(seconds: int, nanos: int) -> str:
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3_600)
+    minutes, seconds = divmod(seconds, 60)
+    year, month, day = _date(days)
+    return f"{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{nanos:09}Z"
+
+
+def _date(days: int) -> tuple[int, int, int]:
+    """Return year, month and day of a day, counted from 1970-01-01.
+
+    Counted from 0000-03-01 in years that begin in March: so the leap day is a year's last.
+    """
+    cycle, day = divmod(days + 719_468, 146_097)  # 400 years
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += 400 * cycle + (month >= 10)
+    return year, month + 3 if month < 10 else month - 9, day + 1

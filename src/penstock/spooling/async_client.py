@@ -1,0 +1,214 @@
+"""The asyncio client with a spool: the same as ``client``, each method to be awaited. The page is docs/spool.md.
+
+Writing and syncing happen in a thread, one write at a time; what is enqueued meanwhile is the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, Self
+
+from penstock.client import failures
+from penstock.client.asynchronous import AsyncClient
+from penstock.client.batches import BATCH_COUNT_MAX, BATCH_SIZE_MAX, cut
+from penstock.client.values import checked_key, checked_payload
+from penstock.errors import PenstockError
+from penstock.spooling.client import SpoolClient, encode_batch, fitting
+from penstock.storage.spool import SpoolStat
+
+WAITERS_MAX: Final = 8
+"""Calls of ``flush`` that wait at once, each in a thread of its own."""
+
+
+class _Waiting(NamedTuple):
+    events: list[bytes]
+    done: asyncio.Future[None]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.events))
+
+
+class AsyncSpoolClient:
+    """A client whose ``enqueue`` needs no node. Any number of tasks of one event loop may use it at once.
+
+    What is not said here is said by the methods of ``AsyncClient``, which go to the node as they always do, over a
+    connection that is made when the first of them is called.
+    """
+
+    def __init__(self, open_spool: Callable[[], SpoolClient], node: AsyncClient) -> None:
+        self._open_spool = open_spool
+        self._node = node
+        self._spool: SpoolClient | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._writer = ThreadPoolExecutor(1, "spool")
+        self._waiters = ThreadPoolExecutor(WAITERS_MAX, "spool-wait")
+
+    async def open(self) -> None:
+        """Open the spool and begin to forward."""
+        loop = asyncio.get_running_loop()
+        self._spool = await loop.run_in_executor(self._writer, self._open_spool)
+
+    # --- tasks in ---
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        key: int = 0,
+        delay: float | None = None,
+        ttl: float | None = None,
+    ) -> None:
+        """Return when a task is durable in the spool."""
+        batch = [checked_key(key)], [checked_payload(payload)]
+        await self._publish(encode_batch(queue, batch, delay=delay, ttl=ttl))
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[bytes],
+        *,
+        key: int = 0,
+        keys: Iterable[int] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+    ) -> None:
+        """Return when many tasks are durable in the spool, in this order."""
+        spooled = 0
+        try:
+            for batch in cut(payloads, key=key, keys=keys):
+                events = encode_batch(queue, batch, delay=delay, ttl=ttl)
+                for part in fitting(events, self._opened.size_max):
+                    await self._publish(part)
+                    spooled += len(part)
+        except PenstockError as error:
+            failures.carry(error, spooled=spooled)
+            raise
+
+    async def _publish(self, events: list[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(_Waiting(events, done))
+        if self._writing is None:
+            self._writing = loop.create_task(self._write())
+        await done
+
+    async def _write(self) -> None:
+        """Write what waits, in order, until nothing does."""
+        while self._waiting:
+            together = [self._waiting.popleft()]
+            count, size = len(together[0].events), together[0].size
+            while self._waiting and count < BATCH_COUNT_MAX and size < BATCH_SIZE_MAX:
+                together.append(self._waiting.popleft())
+                count += len(together[-1].events)
+                size += together[-1].size
+            if len(together) == 1 or not await self._try_together(together):
+                for one in together:
+                    await self._write_one(one)
+        self._writing = None
+
+    async def _try_together(self, together: list[_Waiting]) -> bool:
+        """Return whether all were written; if not, none was, and each has to hear why on its own."""
+        try:
+            await self._in_thread([event for one in together for event in one.events])
+        except PenstockError:
+            return False
+        for one in together:
+            _settle(one.done, None)
+        return True
+
+    async def _write_one(self, one: _Waiting) -> None:
+        try:
+            await self._in_thread(one.events)
+        except (PenstockError, OSError) as error:
+            _settle(one.done, error)
+        else:
+            _settle(one.done, None)
+
+    async def _in_thread(self, events: list[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self._opened.publish, events)
+
+    async def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything that is spooled now has arrived at the node, and return whether it has."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._waiters, self._opened.flush, timeout)
+
+    def spool_stat(self) -> SpoolStat:
+        """Return how the spool stands."""
+        return self._opened.spool_stat()
+
+    @property
+    def _opened(self) -> SpoolClient:
+        if self._spool is None:
+            raise failures.closed()
+        return self._spool
+
+    # --- the node ---
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(AsyncClient, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._node, name)
+
+    # --- end ---
+
+    async def close(self) -> None:
+        """Stop after the round that is being sent. What is not sent stays in the spool. Harmless when repeated."""
+        await self._node.close()
+        spool = self._spool
+        if spool is None:
+            return
+        # In a thread of its own: the writer's may be waiting for room, and ends only by this.
+        await asyncio.get_running_loop().run_in_executor(self._waiters, spool.close)
+        if self._writing is not None:
+            await self._writing
+        self._spool = None
+        self._writer.shutdown(wait=False)
+        self._waiters.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Opening:
+    """A client with a spool that is about to be opened."""
+
+    def __init__(self, make: Callable[[], AsyncSpoolClient]) -> None:
+        self._make = make
+        self._client: AsyncSpoolClient | None = None
+
+    async def _open(self) -> AsyncSpoolClient:
+        client = self._make()
+        await client.open()
+        return client
+
+    def __await__(self) -> Generator[Any, None, AsyncSpoolClient]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncSpoolClient:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    """Give an answer to whoever still waits for it."""
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,57 @@
+"""A spool's settings as people write them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import InvalidValue
+from penstock.formats.beats.segment import Options
+from penstock.storage.spool import SpoolSettings, WhenFull
+
+SPOOL_SIZE: Final = 2**30
+"""Bytes that a spool may have, unless said otherwise."""
+
+
+def checked_path(path: Any) -> Path:
+    """Return a spool's directory. Raises ``InvalidValue``."""
+    if isinstance(path, str | os.PathLike) and os.fspath(path):
+        return Path(path)
+    raise InvalidValue(f'spool is a directory such as "spool", not {path!r}')
+
+
+def spool_settings(
+    *,
+    size: int,
+    segment_size: int | None,
+    when_full: str,
+    compress: bool,
+    key: bytes | None,
+    encrypt: bool | None = None,
+) -> SpoolSettings:
+    """Return settings of a spool; with a key it is encrypted, unless said otherwise. Raises ``InvalidValue``."""
+    _check_size(size, "spool_size")
+    if segment_size is not None:
+        _check_size(segment_size, "spool_segment_size")
+    if when_full not in list(WhenFull):
+        raise InvalidValue(f"spool_when_full is one of {', '.join(WhenFull)}, not {when_full!r}")
+    if key is not None and not isinstance(key, bytes):
+        raise InvalidValue("a key is bytes; read them from where they are kept")
+    options = Options(0)
+    if compress:
+        options |= Options.COMPRESSED
+    if encrypt or (encrypt is None and key is not None):
+        options |= Options.ENCRYPTED
+    return SpoolSettings(
+        max_size=size,
+        segment_size=segment_size,
+        when_full=WhenFull(when_full),
+        options=options,
+        key=key,
+    )
+
+
+def _check_size(value: Any, what: str) -> None:
+    if type(value) is not int:
+        raise InvalidValue(f"{what} is a number of bytes, not {value!r}")

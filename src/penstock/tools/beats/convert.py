@@ -1,0 +1,152 @@
+"""Spools into other formats: what waits as a directory of a node, or everything as a spool that Beats reads.
+
+A task of ours becomes a task of its queue, with its key and payload. Any other event becomes a task of one queue, its
+payload the bytes of the frame. Written for Beats, events are encoded anew: without compression, encryption or protobuf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import CannotConvert, InvalidValue
+from penstock.formats.beats.event import Event, encode_event
+from penstock.formats.beats.frame import Frame
+from penstock.formats.beats.segment import Header, PayloadFormat
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.generation import Generation
+from penstock.model import (
+    DEFAULT_QUEUE,
+    NO_LIMITS,
+    AddTask,
+    CreateQueue,
+    HardState,
+    QueueName,
+    Term,
+)
+from penstock.tools.beats.importing import Left, read_tasks, refusing_locked
+from penstock.tools.beats.location import Location, Segment
+from penstock.tools.beats.rewriting import Rewritten, rewrite
+from penstock.tools.beats.tasks import refuse_state
+from penstock.tools.beats.trouble import NOT_ENCODABLE, Tell, Trouble
+from penstock.tools.beats.versions import SegmentVersion
+from penstock.tools.history import Progress, no_progress
+from penstock.tools.new_directory import new_directory, whole_directory
+
+TERM: Final = Term(1)
+
+SYNC_SIZE: Final = 8 * 2**20
+"""Bytes of payload between two syncs: what is held of a log that is not written yet."""
+
+
+@dataclass(slots=True)
+class Converted:
+    """What a conversion to a node's directory wrote."""
+
+    entries: int = 0
+    queues: set[QueueName] = field(default_factory=set)
+    tasks: int = 0
+    terms_dropped: int = 0  # tasks that lost a delay or an expiry
+    left: Left = field(default_factory=Left)
+
+
+def convert(
+    location: Location,
+    to: Generation,
+    out: Path,
+    *,
+    key: bytes | None,
+    tell: Tell,
+    queue: QueueName | None = None,
+    progress: Progress = no_progress,
+) -> Converted:
+    """Write the events that wait as generation ``to``; those that name no queue go to ``queue``.
+
+    Raises ``CannotConvert`` and ``PathRefused``.
+    """
+    if to is Generation.ONE:
+        raise CannotConvert(
+            "events of a spool are not written as generation 1; choose taskflux-2 or taskflux-3"
+        )
+    refuse_state(location)
+    done = Converted()
+    size = 0
+    with new_directory(out, to, source=location.home) as new:
+        for task in read_tasks(
+            location, key=key, tell=tell, otherwise=queue, left=done.left, progress=progress
+        ):
+            if task.queue not in done.queues:
+                done.queues.add(task.queue)
+                if task.queue != DEFAULT_QUEUE:  # which every node has
+                    new.append(TERM, encode_delta(CreateQueue(queue=task.queue, policy=NO_LIMITS)))
+                    done.entries += 1
+            if size + len(task.payload) > SYNC_SIZE:
+                new.commit()
+                size = 0
+            change = AddTask(queue=task.queue, key=task.key, payload=task.payload)
+            new.append(TERM, encode_delta(change))
+            size += len(task.payload)
+            done.tasks += 1
+            done.entries += 1
+            done.terms_dropped += task.has_terms
+        new.commit()
+        new.write_metadata(HardState(term=TERM))
+    return done
+
+
+@dataclass
+class Respooled(Rewritten):
+    """What a conversion to a spool wrote."""
+
+    left_unencodable: int = 0  # events that Beats could not read
+
+
+def respool(
+    location: Location,
+    to: SegmentVersion,
+    out: Path,
+    *,
+    key: bytes | None,
+    tell: Tell,
+    progress: Progress = no_progress,
+) -> Respooled:
+    """Write a spool whose segments are of version ``to`` and hold what Beats reads. Raises ``PathRefused``."""
+    refuse_state(location)
+    done = Respooled()
+    tell = refusing_locked(tell)
+
+    def reshape(header: Header) -> Header:
+        del header
+        return Header(int(to), 0)
+
+    with whole_directory(out, source=location.home) as new:
+        for trouble in rewrite(
+            location,
+            new,
+            done,
+            key=key,
+            reshape=reshape,
+            refill=_encoded,
+            progress=progress,
+        ):
+            done.left_unencodable += trouble.status == NOT_ENCODABLE
+            tell(trouble)
+    return done
+
+
+def _encoded(segment: Segment, header: Header, frame: Frame, event: Event) -> bytes | Trouble:
+    del header
+    try:
+        return encode_event(event, PayloadFormat.CBOR)
+    except InvalidValue as error:
+        return Trouble(
+            segment.path,
+            frame.offset,
+            frame.size,
+            NOT_ENCODABLE,
+            f"Beats could not read this event: {error}",
+            segment.number,
+            frame.index,
+            frame.payload,
+        )
