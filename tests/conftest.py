@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from raft import counting
 from support import report
 
 settings.register_profile(
@@ -17,6 +18,16 @@ settings.load_profile("penstock")
 
 # A shell starts what runs in its background with SIGINT ignored, and the commands that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--scenarios", metavar="FILE", default=None, help="tests/raft: also run the scripts of FILE"
+    )
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    counting.note(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -31,6 +42,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in counting.lines():
+        terminalreporter.write_line(line)
     if report.lines:
         terminalreporter.section("figures")
         for line in sorted(report.lines):

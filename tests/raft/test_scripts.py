@@ -20,7 +20,7 @@ def scripted(path: Path | None = None) -> list[dict[str, Any]]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scenario" in metafunc.fixturenames:
-        other = metafunc.config.getoption("scenarios", None)
+        other = metafunc.config.getoption("scenarios")
         chosen = scripted() + (scripted(Path(other)) if other else [])
         metafunc.parametrize("scenario", chosen, ids=[one["id"] for one in chosen])
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.segment import Header
+from penstock.spark import with_event
 from spark.test_streaming import run
 from support.beats_spools import VECTORS, payloads_of, sealed, some_events, spool, stored
 
@@ -26,16 +27,16 @@ def test_events_are_queried_by_variant_and_json(spark: SparkSession, tmp_path: P
     names = ("v0_json", "v1_cbor", "v2_cbor_lz4", "v2_proto_gen3")
     root = spool(tmp_path / "spool", {n: VECTORS[name] for n, name in enumerate(names)}, stored(0, 116, 1))  # fmt: skip
     reader = spark.read.format("penstock").option("table", "tasks")
-    found = reader.load(str(root)).selectExpr(
+    found = with_event(reader.load(str(root))).selectExpr(
         "task_id",
-        "variant_get(parse_json(properties['fields']), '$.message', 'string') as message",
+        "variant_get(event, '$.fields.message', 'string') as message",
         "get_json_object(properties['fields'], '$.n') as n",
-        "properties['timestamp_ns'] as exact",
+        "variant_get(event, '$.timestamp_ns', 'bigint') as exact",
         "date_format(event_time, 'HH:mm:ss.SSSSSS') as time",
     )
     rows = [tuple(row) for row in found.orderBy("task_id").collect()]
-    b = ('t\u014dr\u014d "\u6843" <&>', None, "1704164646000000000", "03:04:06.000000")
-    a = ("hello", "42", "1704164645678901234", "03:04:05.678901")
+    b = ('t\u014dr\u014d "\u6843" <&>', None, 1704164646000000000, "03:04:06.000000")
+    a = ("hello", "42", 1704164645678901234, "03:04:05.678901")
     numbers = [1, 1 << 32, (1 << 32) + 1, 2 << 32, (2 << 32) + 1, 3 << 32]
     assert rows == [(n, *event) for n, event in zip(numbers, (b, a, b, a, b, a), strict=True)]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.spark.beats.variant import with_event as with_event
     from penstock.spark.sessions import session as session
     from penstock.spark.source import register as register
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "with_event"]
 
 
 def __getattr__(name: str) -> object:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> object:
         from penstock.spark.sessions import session
 
         return session
+    if name == "with_event":
+        from penstock.spark.beats.variant import with_event
+
+        return with_event
     raise AttributeError(name)
