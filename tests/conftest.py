@@ -11,9 +11,14 @@ from hypothesis import HealthCheck, settings
 from raft import counting
 from support import report
 
-settings.register_profile(
-    "penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+QUICK = settings(
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
+settings.register_profile("penstock", QUICK)
+settings.register_profile("thorough", QUICK, max_examples=1000)
 settings.load_profile("penstock")
 
 # A shell starts what runs in its background with SIGINT ignored, and the commands that tests interrupt inherit that.

@@ -18,7 +18,7 @@ from penstock.tools.beats.importing import Left, read_requests
 from penstock.tools.beats.location import FAMILY, Location
 from penstock.tools.beats.repair import Repaired, repair
 from penstock.tools.beats.rewriting import ROUND_LOST
-from penstock.tools.beats.tasks import tasks_or_lines
+from penstock.tools.beats.tasks import tasks
 from penstock.tools.beats.trouble import LEFT_OUT, Trouble
 from penstock.tools.beats.verify import Summary, inspect, verify
 from penstock.tools.beats.versions import SegmentVersion
@@ -52,7 +52,7 @@ class BeatsFiles:
 
     def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row | memoryview]:
         asked.refuse_others(("queue",), "Beats'")
-        yield from tasks_or_lines(
+        yield from tasks(
             self.location, key=self.key, tell=self._tell, queue=asked.queue, progress=progress
         )
         self._judge()

@@ -58,6 +58,7 @@ def test_a_run_makes_the_tables_of_a_spool_beside_those_of_a_log(
     assert "filebeat" in (outcome.run.home / "report.html").read_text()
 
 
+@pytest.mark.heavy
 def test_what_waits_in_a_spool_is_a_moment_and_is_not_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:

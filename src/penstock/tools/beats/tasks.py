@@ -1,15 +1,9 @@
-"""The events of a spool that are not acknowledged, in order of delivery, as tasks.
-
-``tasks`` makes them one by one. ``tasks_in_lines`` gives the same as text, and makes it in bulk as long as frames are
-flawless; at the first that is not it goes on one by one, to the end of the segment.
-"""
+"""The events of a spool that are not acknowledged, in order of delivery, as tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from importlib.util import find_spec
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import PathRefused
 from penstock.formats.beats.event import Event
@@ -23,11 +17,6 @@ from penstock.tools.beats.rows import end_trouble, task_row
 from penstock.tools.beats.trouble import Tell, Trouble
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rows import Row
-
-LINES_FROM: Final = 64 * 2**20
-"""Bytes of segments from which on lines are made in bulk: fewer are read sooner than the kernels are compiled."""
-
-_OF_CBOR: Final = Header(1, 0)  # as every segment that is read in bulk: its events are in CBOR
 
 
 class Waiting(NamedTuple):
@@ -57,55 +46,6 @@ def tasks(
         row = task_row(waiting.segment, waiting.frame, waiting.event, name)
         if queue is None or row["queue"] == queue:
             yield row
-
-
-def tasks_in_lines(
-    location: Location,
-    *,
-    key: bytes | None,
-    tell: Tell,
-    queue: str | None = None,
-    progress: Progress = no_progress,
-) -> Iterator[memoryview]:
-    """Yield the rows of ``tasks`` as lines of JSON, many at a time.
-
-    Raises what ``tasks`` raises. Needs numpy and numba.
-    """
-    from penstock.tools.beats.bulk_reading import FlawlessReading
-    from penstock.tools.beats.task_lines import LineMaker, line_of
-
-    name = location.name
-
-    def line(waiting: Waiting) -> bytes:
-        row = task_row(waiting.segment, waiting.frame, waiting.event, name)
-        return line_of(row) if queue is None or row["queue"] == queue else b""
-
-    def line_of_odd(segment: Segment, frame: Frame) -> bytes:
-        return line(_waiting(segment, _OF_CBOR, frame, tell))
-
-    for segment, start in _segments(location, key, tell, progress):
-        odd = partial(line_of_odd, segment)
-        maker = LineMaker(segment=segment.number, otherwise=name, queue=queue, line=odd)
-        reading = FlawlessReading(segment, key=key, start=start)
-        for columns in reading.frames(progress):
-            yield maker.lines(columns).data
-        if reading.rest is not None:
-            for waiting in _read(segment, reading.rest, key, tell, progress):
-                yield memoryview(line(waiting))
-
-
-def tasks_or_lines(
-    location: Location,
-    *,
-    key: bytes | None,
-    tell: Tell,
-    queue: str | None = None,
-    progress: Progress = no_progress,
-) -> Iterator[Row | memoryview]:
-    """Yield what ``tasks`` yields, as rows or as lines of JSON, whichever is ready sooner. Raises ``PathRefused``."""
-    is_there = all(find_spec(name) is not None for name in ("numpy", "numba"))
-    read = tasks_in_lines if is_there and location.size >= LINES_FROM else tasks
-    return read(location, key=key, tell=tell, queue=queue, progress=progress)
 
 
 def read_waiting(
