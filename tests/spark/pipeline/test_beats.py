@@ -23,7 +23,7 @@ from support.beats_tables import dumped, waiting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.heavy]
 
 
 def spooled(path: Path) -> Path:
@@ -58,7 +58,6 @@ def test_a_run_makes_the_tables_of_a_spool_beside_those_of_a_log(
     assert "filebeat" in (outcome.run.home / "report.html").read_text()
 
 
-@pytest.mark.heavy
 def test_what_waits_in_a_spool_is_a_moment_and_is_not_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -75,7 +74,6 @@ def test_what_waits_in_a_spool_is_a_moment_and_is_not_moved(
         audit(spark, [root])
 
 
-@pytest.mark.heavy
 def test_an_incremental_run_reads_a_spool_anew(spark: SparkSession, tmp_path: Path) -> None:
     root, node = spooled(tmp_path), tmp_path / "node"
     live(node, Random(5), 30, generation=3)
