@@ -13,7 +13,7 @@ from support import report
 
 QUICK = settings(
     deadline=None,
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )

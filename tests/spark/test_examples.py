@@ -51,6 +51,7 @@ def test_time_travel_runs_as_its_first_lines_say_and_tells_what_the_queues_held(
     assert re.search(r"after entry \d+ mail held 2 tasks", done)
 
 
+@pytest.mark.heavy
 def test_the_audit_tells_the_flipped_bit_and_the_other_entry(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_audit_of_whole_copies_says_that_all_is_well(
     assert capsys.readouterr().out.splitlines()[-1] == "all is well"
 
 
+@pytest.mark.heavy
 def test_the_dashboard_shows_at_each_trigger_what_waits(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
