@@ -210,6 +210,7 @@ class NotLeader(RequestRefused):
     """Another node leads; ask that one."""
 
     leader: int | None = None  # its node id, where it is known
+    address: str | None = None  # where clients reach it, where that is known
 
 
 class LimitReached(RequestRefused):

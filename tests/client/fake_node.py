@@ -58,6 +58,8 @@ class FakeNode:
         self.script: Callable[[Request], Answer | None] = lambda _request: None
         self.greetings = 0
         self.is_mute = False  # reads and says nothing
+        self.refuses: v2.Failed | None = None  # what a node that does not lead answers
+        self.cluster: v2.ClusterInfo | None = None
         self._drops: list[tuple[type[Request], int, bool]] = []
         self._tokens = count(1)
         self._indexes = count(1)
@@ -97,6 +99,22 @@ class FakeNode:
         with self.changed:
             for peer in list(self._peers):
                 self._end(peer)
+
+    def step_down(self, failed: v2.Failed) -> None:
+        """Lead no more: leases and subscriptions end, and those who wait are told."""
+        with self.changed:
+            self.refuses = failed
+            for peer in self._peers:
+                ended = [*peer.subscriptions, *peer.waiting]
+                peer.subscriptions.clear()
+                peer.waiting.clear()
+                for token in list(peer.leases):
+                    self._return(peer, token)
+                self._send(peer, [(number, failed) for number in ended])
+
+    def share(self, other: FakeNode) -> None:
+        """Have the queues of another node: both are of one group."""
+        self.queues, self.taken = other.queues, other.taken
 
     def close(self) -> None:
         with suppress(OSError):
@@ -193,7 +211,15 @@ class FakeNode:
     # --- what requests do ---
 
     def _answer(self, peer: Peer, number: int, request: Request) -> Answers:
+        is_for_leader = not isinstance(request, v2.Ping | v2.Node | v2.Read | v2.Cluster)
+        if self.refuses is not None and is_for_leader:
+            return [(number, self.refuses)]
         match request:
+            case v2.Cluster():
+                assert self.cluster is not None
+                return [(number, self.cluster)]
+            case v2.ChangeMembers() | v2.Transfer():
+                return [(number, v2.Ok())]
             case v2.Ping():
                 return [(number, v2.Ok())]
             case v2.Node():

@@ -186,7 +186,8 @@ def test_entries_that_are_gone_name_the_first_that_is_there(client: Client) -> N
     [
         (v2.Failure.INVALID, penstock.InvalidValue),
         (v2.Failure.QUEUE_IN_USE, penstock.QueueInUse),
-        (v2.Failure.NOT_LEADER, penstock.NotLeader),
+        (v2.Failure.CHANGE_REFUSED, penstock.RequestRefused),
+        (v2.Failure.OUTCOME_UNKNOWN, penstock.ConnectionLost),
         (v2.Failure.LIMIT, penstock.LimitReached),
         (v2.Failure.SEQUENCE_FORGOTTEN, penstock.SequenceForgotten),
         (v2.Failure.UNKNOWN_REQUEST, penstock.ProtocolBroken),

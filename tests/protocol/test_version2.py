@@ -54,16 +54,20 @@ def test_every_kind_of_frame_has_its_bytes_here() -> None:
 
 
 def test_the_numbers_that_travel_never_change() -> None:
-    assert "".join(map(chr, Kind)) == "EDANXSUPZCRQIMHedapzqimkx"
+    assert "".join(map(chr, Kind)) == "EDANXSUPZCRQIMHGVTedapzqimgkx"
     assert [(code.name, code.value) for code in v2.Outcome] == [
         ("ACCEPTED", 0),
         ("QUEUE_FULL", 1),
         ("KEY_OUT_OF_RANGE", 2),
         ("PAYLOAD_TOO_LARGE", 3),
     ]
-    assert list(v2.Failure) == list(range(1, 11))
+    assert list(v2.Failure) == list(range(1, 13))
     assert (v2.MAJOR, v2.MINOR, v2.BATCH_MAX, v2.PRODUCER_SIZE) == (2, 0, 65_536, 16)
     assert v2.MILLISECONDS_MAX == 3_162_240_000_000
+    assert [step.name for step in v2.MemberStep] == ["VOTER", "LEARNER", "REMOVE"]
+    assert v2.ROLES == ("follower", "precandidate", "candidate", "leader")
+    assert v2.STANDINGS == ("voter", "learner", "outgoing")
+    assert v2.PACES == ("probe", "replicate", "snapshot")
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -181,6 +185,31 @@ def test_a_bad_name_in_a_request_does_not_cost_the_connection(kind: Kind, text: 
             + " 00 00 00 00 00 00 00 01"
             + " 00" * 9,
         ),
+        (Kind.CHANGE_MEMBERS, "00 00 00 00"),  # no step
+        (Kind.CHANGE_MEMBERS, "00 00 00 01 03 00 00 00 04 00 00 00 00"),  # an unknown one
+        (Kind.CHANGE_MEMBERS, "00 00 00 01 00 00 00 00 00 00 00 00 00"),  # node 0
+        (Kind.CHANGE_MEMBERS, "00 00 00 01 00 80 00 00 00 00 00 00 00"),
+        (Kind.CHANGE_MEMBERS, "00 00 00 01 02 00 00 00 04 00 00 00 03 61 3A 31"),
+        (Kind.CHANGE_MEMBERS, "00 00 00 02" + " 00 00 00 00 04 00 00 00 00" * 2),  # node 4 twice
+        (Kind.CHANGE_MEMBERS, "00 00 00 41" + " 00 00 00 00 04 00 00 00 00" * 65),
+        *(
+            (
+                Kind.CHANGE_MEMBERS,
+                f"00 00 00 01 00 00 00 00 04 {len(address):08X} {address.encode().hex()}",
+            )
+            for address in (
+                "a",
+                ":1",
+                "a:",
+                "a:0",
+                "a:65536",
+                "a b:1",
+                "a#:1",
+                "a,b:1",
+                "a:1\n",
+                "[::1:1",
+            )
+        ),
     ],
 )
 def test_a_request_that_means_nothing_does_not_cost_the_connection(kind: Kind, text: str) -> None:
@@ -203,6 +232,12 @@ def test_a_request_that_means_nothing_does_not_cost_the_connection(kind: Kind, t
         # A queue that nobody can have created, and a text that is none.
         (Kind.STATS, "00 00 00 01 01 20 00 00 00 01 FF FF FF FF FF FF FF FF" + " 00" * 110),
         (Kind.FAILED, "00 01 00 00 00 00 00 00 00 00 00 00 00 01 FF"),
+        # A role, a flag, a standing and a pace that do not exist.
+        (Kind.CLUSTER_INFO, "00" * 8 + "04" + "00" * 49),
+        (Kind.CLUSTER_INFO, "00" * 9 + "04" + "00" * 48),
+        (Kind.CLUSTER_INFO, "00" * 54 + "00 00 00 01" + "00" * 12 + "03 00"),
+        (Kind.CLUSTER_INFO, "00" * 54 + "00 00 00 01" + "00" * 12 + "00 40"),
+        (Kind.CLUSTER_INFO, "00" * 54 + "00 00 00 01" + "00" * 12 + "00 10 03"),
     ],
 )
 def test_an_answer_that_cannot_be_is_bad(kind: Kind, text: str) -> None:

@@ -98,6 +98,11 @@ LARGEST = [
         Kind.ENQUEUED,
         columns("", ()) + (b"\0" * 4 + b"\1" + b"\3" * 8) * BATCH_MAX,
     ),
+    (
+        v2.decode_answer,
+        Kind.CLUSTER_INFO,
+        bytes(50 + 4) + columns("", ()) + (b"\x7f" + bytes(13)) * BATCH_MAX,
+    ),
     (v2.decode_answer, Kind.NODE_INFO, bytes(41 + 4) + columns("", ()) + bytes(4 * BATCH_MAX)),
 ]
 
@@ -114,6 +119,14 @@ def test_the_largest_batch_costs_a_small_multiple_of_its_frame(
         f"protocol: {kind.name} of {BATCH_MAX:,} in {len(body):,} bytes decodes within"
         f" {peak / len(body):.1f} times that"
     )
+
+
+def test_a_change_with_too_many_steps_is_refused_before_they_are_built() -> None:
+    body = columns("", ()) + (b"\0\0\0\0\1" + bytes(4)) * BATCH_MAX
+    with tracing():
+        assert peak_of(v2.decode_request, Kind.CHANGE_MEMBERS, body) < REFUSAL_SIZE
+        with pytest.raises(InvalidValue, match="1 to 64 steps, not 65536"):
+            v2.decode_request(Kind.CHANGE_MEMBERS, body)
 
 
 def test_names_that_nobody_has_do_not_pile_up() -> None:

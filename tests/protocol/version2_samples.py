@@ -92,6 +92,22 @@ REQUESTS: list[tuple[v2.Request, Kind, str]] = [
     (v2.Read(1000, 65_536, 5000), Kind.READ, "00 00 00 00 00 00 03 E8 00 01 00 00 00 00 13 88"),
     (v2.Node(), Kind.NODE, ""),
     (v2.Ping(), Kind.PING, ""),
+    (v2.Cluster(), Kind.CLUSTER, ""),
+    (
+        v2.ChangeMembers(
+            [
+                v2.MemberChange(v2.MemberStep.LEARNER, 4, "n4:2702"),
+                v2.MemberChange(v2.MemberStep.VOTER, 5),
+                v2.MemberChange(v2.MemberStep.REMOVE, 2**31 - 1),
+            ]
+        ),
+        Kind.CHANGE_MEMBERS,
+        (
+            "00 00 00 03 01 00 00 00 04 00 00 00 07 6E 34 3A 32 37 30 32"
+            " 00 00 00 00 05 00 00 00 00 02 7F FF FF FF 00 00 00 00"
+        ),
+    ),
+    (v2.Transfer(2), Kind.TRANSFER, "00 00 00 02"),
 ]
 
 _STAT = v2.QueueStat(
@@ -206,6 +222,74 @@ ANSWERS: list[tuple[v2.Answer, Kind, str]] = [
         (
             "00 00 00 00 FF FF FF FF 02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 00"
             " FF FF FF FF FF FF FF FF 00 00 00 01 00 00 00 02 00 00 00 00 00 00 00 00"
+        ),
+    ),
+    (
+        v2.ClusterInfo(
+            node=1,
+            leader=2,
+            role="follower",
+            is_leading=False,
+            is_joint=True,
+            term=7,
+            first=0,
+            last=9,
+            committed=8,
+            applied=8,
+            incarnation="00ff",
+            members=(
+                v2.ClusterMember(
+                    node=1,
+                    address="",
+                    client_address="",
+                    standing="learner",
+                    is_leader=False,
+                    is_self=True,
+                ),
+                v2.ClusterMember(
+                    node=2,
+                    address="a:1",
+                    client_address="b:2",
+                    standing="outgoing",
+                    is_leader=True,
+                    is_self=False,
+                    match=9,
+                    lag=0,
+                    pace="snapshot",
+                    window=3,
+                ),
+            ),
+        ),
+        Kind.CLUSTER_INFO,
+        (
+            "00 00 00 01 00 00 00 02 00 02 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 00"
+            " 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 08"
+            " 00 00 00 04 30 30 66 66 00 00 00 02"
+            " 00 00 00 01 00 00 00 00 00 00 00 00 01 02"
+            " 00 00 00 02 00 00 00 03 61 3A 31 00 00 00 03 62 3A 32 02 3D"
+            " 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 00 02 00 00 00 03"
+        ),
+    ),
+    (
+        v2.ClusterInfo(
+            node=3,
+            leader=None,
+            role="precandidate",
+            is_leading=False,
+            is_joint=False,
+            term=1,
+            first=0,
+            last=-1,
+            committed=-1,
+            applied=-1,
+            incarnation="",
+            members=(),
+        ),
+        Kind.CLUSTER_INFO,
+        (
+            "00 00 00 03 FF FF FF FF 01 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 00"
+            " FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF"
+            " 00 00 00 00 00 00 00 00"
         ),
     ),
     (v2.Ok(), Kind.OK, ""),

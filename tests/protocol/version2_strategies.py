@@ -72,6 +72,25 @@ creates = st.builds(
     st.none() | names,
 )
 
+node_ids = st.integers(1, INT32_MAX)
+peer_addresses = st.builds(
+    lambda host, port: f"{host}:{port}",
+    st.from_regex(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]", fullmatch=True),
+    st.integers(1, 65_535),
+)
+
+
+@st.composite
+def change_members(draw: st.DrawFn) -> v2.ChangeMembers:
+    nodes = draw(st.lists(node_ids, min_size=1, max_size=v2.STEPS_MAX, unique=True))
+    steps = []
+    for node in nodes:
+        step = draw(st.sampled_from(v2.MemberStep))
+        has_address = step is not v2.MemberStep.REMOVE and draw(st.booleans())
+        steps.append(v2.MemberChange(step, node, draw(peer_addresses) if has_address else ""))
+    return v2.ChangeMembers(steps)
+
+
 requests: st.SearchStrategy[v2.Request] = st.one_of(
     enqueues(),
     st.builds(v2.Dequeue, names, uint32, uint32, uint32, uint32),
@@ -88,6 +107,9 @@ requests: st.SearchStrategy[v2.Request] = st.one_of(
     st.builds(v2.Read, uint64, uint32, uint32),
     st.just(v2.Node()),
     st.just(v2.Ping()),
+    st.just(v2.Cluster()),
+    change_members(),
+    st.builds(v2.Transfer, st.integers(-(2**31), INT32_MAX)),
 )
 
 
@@ -152,6 +174,35 @@ nodes = st.builds(
     addresses=st.lists(st.text(max_size=20), max_size=5).map(tuple),
 )
 
+members = st.builds(
+    v2.ClusterMember,
+    node=st.integers(0, INT32_MAX),
+    address=st.text(max_size=20),
+    client_address=st.text(max_size=20),
+    standing=st.sampled_from(v2.STANDINGS),
+    is_leader=st.booleans(),
+    is_self=st.booleans(),
+    match=st.none() | int64,
+    lag=st.none() | int64,
+    pace=st.none() | st.sampled_from(v2.PACES),
+    window=st.none() | uint32,
+)
+clusters = st.builds(
+    v2.ClusterInfo,
+    node=st.integers(0, INT32_MAX),
+    leader=st.none() | st.integers(0, INT32_MAX),
+    role=st.sampled_from(v2.ROLES),
+    is_leading=st.booleans(),
+    is_joint=st.booleans(),
+    term=int64,
+    first=int64,
+    last=int64,
+    committed=int64,
+    applied=int64,
+    incarnation=st.text(max_size=20),
+    members=st.lists(members, max_size=5).map(tuple),
+)
+
 answers: st.SearchStrategy[v2.Answer] = st.one_of(
     st.builds(v2.Enqueued, st.lists(runs, max_size=20)),
     delivered(),
@@ -161,6 +212,7 @@ answers: st.SearchStrategy[v2.Answer] = st.one_of(
     st.builds(v2.Stats, st.lists(stats, max_size=4)),
     entries(),
     nodes,
+    clusters,
     st.just(v2.Ok()),
     st.builds(v2.Failed, uint16, st.text(max_size=40), int64),
 )

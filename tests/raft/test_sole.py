@@ -28,8 +28,8 @@ def test_a_new_term_is_in_the_same_ready_as_its_first_entry_and_comes_before_it(
     ready = one.ready()
     assert ready is not None
     assert ready.hard_state == HardState(term=Term(5), vote=NodeId(3))
-    assert ready.append is not None
-    assert (ready.append.first, ready.append.term, ready.append.end) == (7, 5, 8)
+    assert ready.appends
+    assert (ready.appends[0].first, ready.appends[0].term, ready.appends[0].end) == (7, 5, 8)
     assert (ready.committed, ready.must_sync) == (6, True)
     assert one.committed == 6
     one.persisted(ready.token)
@@ -41,14 +41,14 @@ def test_a_term_alone_has_to_be_durable_too() -> None:
     one.campaign()
     ready = one.ready()
     assert ready is not None
-    assert (ready.append, ready.must_sync) == (None, True)
+    assert (ready.appends, ready.must_sync) == ((), True)
     one.propose([b"a"])
     assert one.ready() is None  # entries only when the term is on the disk
     one.persisted(ready.token)
     following = one.ready()
     assert following is not None
     assert following.hard_state is None
-    assert following.append is not None
+    assert following.appends
 
 
 def test_a_commit_index_alone_needs_no_sync() -> None:
@@ -68,16 +68,16 @@ def test_what_is_proposed_while_the_disk_is_busy_is_one_batch() -> None:
     assert [one.propose([b"a", b"b"]), one.propose([]), one.propose([b"c"])] == [1, 1, 2]
     first = one.ready()
     assert first is not None
-    assert first.append is not None
-    assert first.append.payloads == [b"a", b"b", b"c"]
+    assert first.appends
+    assert first.appends[0].payloads == [b"a", b"b", b"c"]
     one.propose([b"d"])
     one.propose([b"e"])
     assert one.ready() is None
     one.persisted(first.token)
     second = one.ready()
     assert second is not None
-    assert second.append is not None
-    assert (second.append.first, second.append.payloads) == (3, [b"d", b"e"])
+    assert second.appends
+    assert (second.appends[0].first, second.appends[0].payloads) == (3, [b"d", b"e"])
     assert second.committed == 2
 
 
@@ -137,9 +137,9 @@ def test_whatever_happens_the_log_is_what_was_proposed_and_commit_follows_the_di
                 assert waiting is None
                 waiting = ready
         elif waiting is not None:
-            if waiting.append is not None:
-                assert waiting.append.first == len(disk)
-                disk += waiting.append.payloads
+            if waiting.appends:
+                assert waiting.appends[0].first == len(disk)
+                disk += waiting.appends[0].payloads
             one.persisted(waiting.token)
             waiting = None
         assert one.committed == len(disk) - 1

@@ -35,7 +35,7 @@ NodeOption = Annotated[
         "--node",
         metavar="HOST:PORT",
         envvar="PENSTOCK_NODE",
-        help="The node to talk to.",
+        help="The node to talk to, or several of a group with commas.",
     ),
 ]
 QueueArgument = Annotated[

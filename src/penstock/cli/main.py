@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import dequeue, enqueue, files, node, pipeline, queues, serve, spool
+from penstock.cli import (
+    cluster,
+    dequeue,
+    dev_cluster,
+    enqueue,
+    files,
+    node,
+    pipeline,
+    queues,
+    serve,
+    spool,
+)
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
 
@@ -27,6 +38,12 @@ app = typer.Typer(
 )
 queue_app = typer.Typer(
     name="queue", help="Create, list, look at, purge and delete queues.", no_args_is_help=True
+)
+
+cluster_app = typer.Typer(
+    name="cluster",
+    help="A group of nodes: look at it, add and remove members, let another one lead.",
+    no_args_is_help=True,
 )
 
 pipeline_app = typer.Typer(
@@ -62,6 +79,12 @@ _register(queue_app, queues.list_, "list")
 _register(queue_app, queues.stat, "stat")
 _register(queue_app, queues.purge, "purge")
 _register(queue_app, queues.delete, "delete")
+app.add_typer(cluster_app)
+_register(cluster_app, cluster.status, "status")
+_register(cluster_app, cluster.add, "add")
+_register(cluster_app, cluster.remove, "remove")
+_register(cluster_app, cluster.transfer, "transfer")
+_register(app, dev_cluster.dev_cluster, "dev-cluster")
 app.add_typer(spool_app)
 _register(spool_app, spool.stat, "stat")
 _register(spool_app, spool.put, "put")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.config_file import take_flags
+from penstock.cli.group_flags import ELECTION_MS, HEARTBEAT_MS, in_group
 from penstock.cli.output import Exit
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidValue
@@ -74,6 +76,47 @@ WithoutIdsOption = Annotated[
         help="Version 1 deliveries without task ids, for clients before 2024-04.",
     ),
 ]
+NodeNumberOption = Annotated[
+    int | None, typer.Option("--node", metavar="N", help="This node's number in its group.")
+]
+PeersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--peers",
+        metavar="N=HOST:PORT,…",
+        help="Where the nodes of a group hear each other, this one too.",
+    ),
+]
+JoinOption = Annotated[
+    bool, typer.Option("--join", help="Wait to be added to a group that is there.")
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Where clients of other nodes are sent, if not to --listen.",
+    ),
+]
+ElectionTimeoutOption = Annotated[
+    int,
+    typer.Option(
+        "--election-timeout", metavar="MS", help="Silence of the leader that leads to another one."
+    ),
+]
+HeartbeatOption = Annotated[
+    int, typer.Option("--heartbeat", metavar="MS", help="How often the leader is heard.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        callback=take_flags,
+        is_eager=True,
+        help="TOML with these flags by name.",
+    ),
+]
 
 
 def serve(
@@ -92,6 +135,13 @@ def serve(
     idle_timeout: IdleTimeoutOption = _DEFAULTS.idle_seconds,
     stall_timeout: StallTimeoutOption = _DEFAULTS.stall_seconds,
     without_ids: WithoutIdsOption = False,
+    node: NodeNumberOption = None,
+    peers: PeersOption = None,
+    join: JoinOption = False,
+    advertise: AdvertiseOption = None,
+    election_timeout: ElectionTimeoutOption = ELECTION_MS,
+    heartbeat: HeartbeatOption = HEARTBEAT_MS,
+    config: ConfigOption = None,
 ) -> None:
     """Serve a directory until SIGTERM; log lines, JSON, go to stderr.
 
@@ -99,7 +149,10 @@ def serve(
     Examples:
       penstock serve --data node
       penstock serve --data node --listen 127.0.0.1:2700 --metrics 127.0.0.1:9100
+      penstock serve --data node-1 --node 1 --peers 1=127.0.0.1:2702,2=127.0.0.1:2703,3=127.0.0.1:2704
+      penstock serve --config node-1.toml
     """
+    del config  # its flags are among the others
     try:
         address = _one_address(listen, "--listen")
         measured = None if metrics is None else _one_address(metrics, "--metrics")
@@ -130,6 +183,15 @@ def serve(
             limits=limits,
         )
         settings.refuse_reachable()
+        settings = in_group(
+            settings,
+            node=node,
+            peers=peers,
+            is_joining=join,
+            advertise=advertise,
+            election_ms=election_timeout,
+            heartbeat_ms=heartbeat,
+        )
     except InvalidValue as error:
         raise typer.BadParameter(str(error)) from None
     from penstock.server.serve import serve as run

@@ -7,10 +7,10 @@ import time
 from collections import deque
 from typing import Final, cast
 
-from penstock.client.addresses import Address
 from penstock.client.connection import Connection
 from penstock.client.effects import Exchange
 from penstock.client.link import next_connection
+from penstock.client.nodes import Nodes
 from penstock.client.transport import lost, prepare, reason_of, unreachable
 from penstock.errors import ConnectionFailed, ConnectionLost, Unreachable
 from penstock.protocol.version2 import Failed, Request
@@ -60,6 +60,7 @@ class AsyncLink(asyncio.Protocol):
         self.number = next_connection()
         # Why nothing more can be sent or received; None while all is well.
         self.error: ConnectionFailed | None = None
+        self.is_retired = False  # as of ``link.Link``
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -71,10 +72,10 @@ class AsyncLink(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._heard = time.monotonic()
 
-    async def open(self) -> None:
+    async def open(self, patience: float) -> None:
         """Wait for the greeting. Raises ``Unreachable``, or what the node refuses it with."""
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(patience):
                 await self._greeted
         except TimeoutError:
             self.fail(Unreachable("no greeting from the node in time"))
@@ -91,6 +92,8 @@ class AsyncLink(asyncio.Protocol):
         """Send a request with the others of this turn of the loop. Raises ``Unreachable`` if too late."""
         if self.error is not None:
             raise Unreachable(str(self.error)) from self.error
+        if self.is_retired:
+            raise Unreachable("left for another node")
         number, data = self._core.send(request)
         ticket = self._tickets[number] = AsyncTicket(self, number, patience)
         self._write(data)
@@ -126,6 +129,7 @@ class AsyncLink(asyncio.Protocol):
         """Forget a ticket whose answer nobody will collect."""
         if self._tickets.pop(ticket.number, None) is not None:
             self._core.abandon(ticket.number)
+            self._end_if_retired()
 
     def forget(self, ticket: AsyncTicket) -> None:
         """Forget a subscription that the node has ended."""
@@ -143,6 +147,15 @@ class AsyncLink(asyncio.Protocol):
                 return
         if awaited:
             self._watch = self._loop.call_later(self._timeout * _WATCH, self._look)
+
+    def retire(self) -> None:
+        """Send nothing more, and end when what was sent has been answered; subscriptions end then."""
+        self.is_retired = True
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self.is_retired and all(each.patience is None for each in self._tickets.values()):
+            self.fail(ConnectionLost("left for another node"))
 
     def fail(self, error: ConnectionFailed) -> None:
         """Break the connection for everybody, for the first reason that is given."""
@@ -186,6 +199,7 @@ class AsyncLink(asyncio.Protocol):
             ticket.wake()
         if owed:
             self._write(owed)
+        self._end_if_retired()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, OSError):
@@ -203,28 +217,32 @@ class AsyncLink(asyncio.Protocol):
 
 
 class AsyncDialer:
-    """Connects to the first of several addresses that answers, and next time to the one behind it."""
+    """Connects to the first node that answers, and next time to the one behind it, or to the leader."""
 
-    def __init__(self, addresses: tuple[Address, ...], *, timeout: float) -> None:
-        assert addresses
-        self._addresses = addresses
+    def __init__(self, nodes: Nodes, *, timeout: float) -> None:
+        self._nodes = nodes
         self._timeout = timeout
-        self._next = 0
 
     async def __call__(self) -> AsyncLink:
         """Return a connection that was greeted. Raises ``ConnectionFailed``."""
         loop, reasons = asyncio.get_running_loop(), []
-        for _ in self._addresses:
-            address = self._addresses[self._next]
-            self._next = (self._next + 1) % len(self._addresses)
+        for address in self._nodes.candidates():
+            patience = self._nodes.patience(self._timeout)
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(patience):
                     _, link = await loop.create_connection(
                         lambda: AsyncLink(self._timeout), address.host, address.port
                     )
             except OSError as error:
                 reasons.append(f"{address} ({reason_of(error)})")
             else:
-                await link.open()
+                await self._greet(link, patience)
                 return link
         raise unreachable(reasons)
+
+    async def _greet(self, link: AsyncLink, patience: float) -> None:
+        try:
+            await link.open(patience)
+        except ConnectionFailed:
+            self._nodes.note_gone()
+            raise

@@ -14,14 +14,24 @@ from penstock.client.async_link import AsyncLink, AsyncTicket
 from penstock.client.operations import lost_of
 from penstock.client.prefetch import ACK_REQUESTS_MAX, Prefetch
 from penstock.client.values import Delivery, as_list
-from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
+from penstock.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    LeaseLost,
+    PenstockError,
+    Unreachable,
+)
 from penstock.protocol.version2 import Ack, Failed, Request, Subscribe
 
 
 class AsyncPort(Protocol):
     """What a subscription needs of its client; as ``subscription.Port``."""
 
-    async def subscribe(self, request: Subscribe, *, is_renewal: bool) -> AsyncTicket: ...
+    async def subscribe(
+        self, request: Subscribe, *, after: PenstockError | None, is_anew: bool
+    ) -> AsyncTicket: ...
+
+    async def leave(self, ticket: AsyncTicket, leader: str | None) -> None: ...
 
     async def send_on(self, link: AsyncLink, request: Request) -> AsyncTicket: ...
 
@@ -76,20 +86,24 @@ class AsyncSubscription:
             return
         while ticket.answers:
             self._state.receive(ticket.answers.popleft())
-        if self._state.is_put_off:
-            ticket.link.fail(ConnectionLost("the node is stopping"))
+        is_put_off = self._state.is_put_off
+        is_broken = not self._state.has_tasks and ticket.link.error is not None
         ticket.wake()
-        is_over = not self._state.has_tasks and ticket.link.error is not None
-        if is_over and not self._state.is_closed:
+        if is_put_off:
+            await self._port.leave(ticket, self._state.leader)
+        if (is_put_off or is_broken) and not self._state.is_closed:
             await self._renew(ticket)
 
     async def _renew(self, ticket: AsyncTicket | None) -> AsyncTicket:
         async with self._renewing:
             if self._ticket is None or ticket is self._ticket:
+                state = self._state
                 renewed = await self._port.subscribe(
-                    self._state.request, is_renewal=ticket is not None
+                    state.request,
+                    after=None if ticket is None else state.end,
+                    is_anew=ticket is None or state.was_accepted,
                 )
-                self._state.disconnect()
+                state.disconnect()
                 self._ticket = renewed
             return self._ticket
 

@@ -7,12 +7,12 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.client import failures
-from penstock.client.addresses import parse_addresses
+from penstock.client.addresses import Address, parse_addresses
 from penstock.client.async_link import AsyncDialer, AsyncLink, AsyncTicket
 from penstock.client.async_subscription import AsyncSubscription
 from penstock.client.effects import (
@@ -26,14 +26,17 @@ from penstock.client.effects import (
     Send,
     TakeSequence,
 )
+from penstock.client.nodes import Nodes, Way, learn_nothing
 from penstock.client.operations import Operations
 from penstock.client.producer import Sequences, first_sequence, producer_id
 from penstock.client.requests import (
+    change_request,
     create_request,
     dequeue_request,
     nack_request,
     peek_request,
     subscribe_request,
+    transfer_request,
 )
 from penstock.client.retries import checked_seconds, patience
 from penstock.client.values import (
@@ -44,9 +47,10 @@ from penstock.client.values import (
     lease_ms,
     peeked_tasks,
 )
-from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost
+from penstock.errors import ConnectionFailed, LeaseLost, PenstockError
 from penstock.protocol.version2 import (
     Ack,
+    ClusterInfo,
     Enqueue,
     Entries,
     Extend,
@@ -79,15 +83,16 @@ def connect(
     """
     addresses = parse_addresses(address)
     timeout = checked_seconds(timeout, "timeout", positive=True)
-    return Connecting(
-        lambda: AsyncClient(
-            AsyncDialer(addresses, timeout=timeout),
-            timeout=timeout,
-            producer=producer,
-            retry=retry,
-            has_alternatives=len(addresses) > 1,
-        )
-    )
+    return Connecting(lambda: client_of(addresses, timeout=timeout, producer=producer, retry=retry))
+
+
+def client_of(
+    addresses: tuple[Address, ...], *, timeout: float, producer: str | None, retry: float
+) -> AsyncClient:
+    """Return a client that connects to one of these nodes when it is first used."""
+    nodes = Nodes(addresses, clock=time.monotonic)
+    dialer = AsyncDialer(nodes, timeout=timeout)
+    return AsyncClient(dialer, timeout=timeout, producer=producer, retry=retry, nodes=nodes)
 
 
 class Connecting:
@@ -127,23 +132,27 @@ class AsyncClient:
         timeout: float = 10.0,
         producer: str | None = None,
         retry: float = 30.0,
-        has_alternatives: bool = False,
+        nodes: Nodes | None = None,
     ) -> None:
         self._connect = connect
+        self._nodes = nodes
         self._timeout = checked_seconds(timeout, "timeout", positive=True)
         self._sequences = Sequences(first_sequence(producer, now_ns=time.time_ns()))
         self._sequence_waiters: deque[asyncio.Future[None]] = deque()
         self._operations = Operations(
             retry=checked_seconds(retry, "retry", positive=False),
             producer=producer_id(producer),
-            has_alternatives=has_alternatives,
+            learn=learn_nothing if nodes is None else nodes.learn,
             take_sequence=self._sequences.take,
             release_sequence=self._release_sequence,
             clock=time.monotonic,
             chance=random.random,
         )
         self._closed = asyncio.Event()
-        self._connecting = asyncio.Lock()  # held while a connection is made
+        self._connecting = asyncio.Lock()  # held while a connection is made or left
+        self._retired: list[
+            AsyncLink
+        ] = []  # connections that were left and may still bring answers
         self._link: AsyncLink | None = None
 
     async def connect(self) -> None:
@@ -273,7 +282,7 @@ class AsyncClient:
         request = peek_request(queue, count)
         return peeked_tasks(await self.run(self._operations.ask(request, Peeked)))
 
-    # --- node ---
+    # --- node and cluster ---
 
     async def node(self) -> NodeInfo:
         """Return what the node says of itself."""
@@ -282,6 +291,25 @@ class AsyncClient:
     async def ping(self) -> None:
         """Return when the node has answered."""
         await self.run(self._operations.ask(Ping(), Ok))
+
+    async def cluster(self, *, own: bool = False) -> ClusterInfo:
+        """Return the group of nodes as its leader sees it, or, if that cannot be reached, as another one does."""
+        return await self.run(self._operations.cluster(own=own))
+
+    async def change_members(
+        self,
+        *,
+        voters: Mapping[int, str] | None = None,
+        learners: Mapping[int, str] | None = None,
+        remove: Iterable[int] = (),
+    ) -> None:
+        """Change who belongs to the group, all at once, and return when that is in force."""
+        request = change_request(voters or {}, learners or {}, remove)
+        await self.run(self._operations.ask(request, Ok))
+
+    async def transfer(self, to: int) -> None:
+        """Let the node with this number lead."""
+        await self.run(self._operations.ask(transfer_request(to), Ok))
 
     async def entries(
         self, first: int = 0, *, follow: bool = False
@@ -304,8 +332,9 @@ class AsyncClient:
     async def close(self) -> None:
         """End the connection; tasks that are out go back to their queues. Harmless when repeated."""
         self._closed.set()
-        if self._link is not None:
-            self._link.fail(failures.closed())
+        for link in (self._link, *self._retired):
+            if link is not None:
+                link.fail(failures.closed())
         while self._sequence_waiters:
             _wake(self._sequence_waiters)
         await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
@@ -353,17 +382,16 @@ class AsyncClient:
                     await asyncio.wait_for(self._closed.wait(), seconds)
                     raise failures.closed()
                 return None
-            case LeaveConnection():
-                if self._link is not None:
-                    self._link.fail(ConnectionLost("left for another node"))
-                return None
+            case LeaveConnection(connection, leader):
+                return await self._leave(connection, leader)
 
     async def _send(self, request: Request, connection: int | None) -> AsyncTicket | None:
         link = self._link
+        is_open = link is not None and link.error is None and not link.is_retired
         if connection is None:
-            if link is None or link.error is not None:
+            if link is None or not is_open:
                 link = await self._connected()
-        elif link is None or link.number != connection or link.error is not None:
+        elif link is None or link.number != connection or not is_open:
             if self._closed.is_set():
                 raise failures.closed()
             return None
@@ -381,11 +409,24 @@ class AsyncClient:
         async with self._connecting:
             if self._closed.is_set():
                 raise failures.closed()
-            if self._link is None or self._link.error is not None:
-                self._link = await self._connect()
+            link = self._link
+            if link is None or link.error is not None or link.is_retired:
+                link = self._link = await self._connect()
                 if self._closed.is_set():  # closed meanwhile, when there was no link to close
-                    self._link.fail(failures.closed())
-            return self._link
+                    link.fail(failures.closed())
+            return link
+
+    async def _leave(self, connection: int, leader: str | None) -> bool:
+        """Talk to another node from now on, if there is one, and return whether that should be the leader."""
+        async with self._connecting:
+            link = self._link
+            if link is None or link.number != connection:
+                return True  # another task has left it, and knows more than we do
+            way = Way.NOWHERE if self._nodes is None else self._nodes.turn(leader)
+            if way is not Way.NOWHERE:
+                link.retire()
+                self._retired = [each for each in (*self._retired, link) if each.error is None]
+            return way is Way.LEADER
 
     async def _take_sequence(self) -> int:
         while True:
@@ -461,11 +502,19 @@ class _Port:
         self._client = client
         self._operations = operations
         self._timeout = timeout
+        self._backoff = operations.backoff()  # from one success to the next
 
-    async def subscribe(self, request: Subscribe, *, is_renewal: bool) -> AsyncTicket:
-        operation = self._operations.subscribe(request, is_renewal=is_renewal)
+    async def subscribe(
+        self, request: Subscribe, *, after: PenstockError | None, is_anew: bool
+    ) -> AsyncTicket:
+        if is_anew:
+            self._backoff = self._operations.backoff()
+        operation = self._operations.subscribe(request, self._backoff, after=after)
         ticket: AsyncTicket = await self._client.run(operation)
         return ticket
+
+    async def leave(self, ticket: AsyncTicket, leader: str | None) -> None:
+        await self._client.run(self._operations.turn(ticket.connection, leader))
 
     async def send_on(self, link: AsyncLink, request: Request) -> AsyncTicket:
         await link.wait_for_room()

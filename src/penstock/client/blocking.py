@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,14 +24,17 @@ from penstock.client.effects import (
     TakeSequence,
 )
 from penstock.client.link import Link, Ticket
+from penstock.client.nodes import Nodes, Way, learn_nothing
 from penstock.client.operations import Operations
 from penstock.client.producer import Sequences, first_sequence, producer_id
 from penstock.client.requests import (
+    change_request,
     create_request,
     dequeue_request,
     nack_request,
     peek_request,
     subscribe_request,
+    transfer_request,
 )
 from penstock.client.retries import checked_seconds, patience
 from penstock.client.subscription import Subscription
@@ -44,9 +47,10 @@ from penstock.client.values import (
     lease_ms,
     peeked_tasks,
 )
-from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
+from penstock.errors import ConnectionFailed, LeaseLost, PenstockError, Unreachable
 from penstock.protocol.version2 import (
     Ack,
+    ClusterInfo,
     Enqueue,
     Entries,
     Extend,
@@ -79,14 +83,9 @@ def connect(
     """
     addresses = parse_addresses(address)
     timeout = checked_seconds(timeout, "timeout", positive=True)
-    dialer = Dialer(addresses, timeout=timeout)
-    return Client(
-        dialer,
-        timeout=timeout,
-        producer=producer,
-        retry=retry,
-        has_alternatives=len(addresses) > 1,
-    )
+    nodes = Nodes(addresses, clock=time.monotonic)
+    dialer = Dialer(nodes, timeout=timeout)
+    return Client(dialer, timeout=timeout, producer=producer, retry=retry, nodes=nodes)
 
 
 class Client:
@@ -104,24 +103,29 @@ class Client:
         timeout: float = 10.0,
         producer: str | None = None,
         retry: float = 30.0,
-        has_alternatives: bool = False,
+        nodes: Nodes | None = None,
     ) -> None:
-        """Connect through ``connect``, which is called again whenever the connection broke."""
+        """Connect through ``connect``, which is called again whenever the connection broke.
+
+        ``nodes`` decides whom ``connect`` turns to; ``None``: there is only one node.
+        """
         self._connect = connect
+        self._nodes = nodes
         self._timeout = checked_seconds(timeout, "timeout", positive=True)
         self._sequences = Sequences(first_sequence(producer, now_ns=time.time_ns()))
         self._sequence_free = threading.Condition()  # guards the sequences
         self._operations = Operations(
             retry=checked_seconds(retry, "retry", positive=False),
             producer=producer_id(producer),
-            has_alternatives=has_alternatives,
+            learn=learn_nothing if nodes is None else nodes.learn,
             take_sequence=self._try_sequence,
             release_sequence=self._release_sequence,
             clock=time.monotonic,
             chance=random.random,
         )
         self._closed = threading.Event()
-        self._connecting = threading.Lock()  # held while a connection is made
+        self._connecting = threading.Lock()  # held while a connection is made or left
+        self._retired: list[Link] = []  # connections that were left and may still bring answers
         self._link = self._open_link()
 
     # --- tasks in ---
@@ -265,7 +269,7 @@ class Client:
         """Return the tasks that would be delivered next, without taking them out."""
         return peeked_tasks(self.run(self._operations.ask(peek_request(queue, count), Peeked)))
 
-    # --- node ---
+    # --- node and cluster ---
 
     def node(self) -> NodeInfo:
         """Return what the node says of itself."""
@@ -274,6 +278,31 @@ class Client:
     def ping(self) -> None:
         """Return when the node has answered."""
         self.run(self._operations.ask(Ping(), Ok))
+
+    def cluster(self, *, own: bool = False) -> ClusterInfo:
+        """Return the group of nodes as its leader sees it, or, if that cannot be reached, as another one does.
+
+        ``own``: as the node sees it that this client talks to, whoever leads.
+        """
+        return self.run(self._operations.cluster(own=own))
+
+    def change_members(
+        self,
+        *,
+        voters: Mapping[int, str] | None = None,
+        learners: Mapping[int, str] | None = None,
+        remove: Iterable[int] = (),
+    ) -> None:
+        """Change who belongs to the group, all at once, and return when that is in force.
+
+        ``voters`` and ``learners``: by their number, where their peers hear them; ``""``: as it is known. Raises
+        ``RequestRefused`` if the group does not take it now, ``ConnectionLost`` if the outcome is unknown.
+        """
+        self.run(self._operations.ask(change_request(voters or {}, learners or {}, remove), Ok))
+
+    def transfer(self, to: int) -> None:
+        """Let the node with this number lead. Raises as ``change_members``."""
+        self.run(self._operations.ask(transfer_request(to), Ok))
 
     def entries(self, first: int = 0, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Yield (index, term, payload) of committed entries from ``first`` on, to the last there is now.
@@ -301,7 +330,8 @@ class Client:
     def close(self) -> None:
         """End the connection; tasks that are out go back to their queues. Harmless when repeated."""
         self._closed.set()
-        self._link.fail(failures.closed())
+        for link in (self._link, *self._retired):
+            link.fail(failures.closed())
         with self._sequence_free:
             self._sequence_free.notify_all()
 
@@ -346,17 +376,16 @@ class Client:
                 if self._closed.wait(seconds):
                     raise failures.closed()
                 return None
-            case LeaveConnection():
-                self._link.fail(ConnectionLost("left for another node"))
-                return None
+            case LeaveConnection(connection, leader):
+                return self._leave(connection, leader)
 
     def _send(self, request: Request, connection: int | None) -> Ticket | None:
         link = self._link
         link.look()
         if connection is None:
-            if link.error is not None:
+            if link.error is not None or link.is_retired:
                 link = self._connected()
-        elif link.number != connection or link.error is not None:
+        elif link.number != connection or link.error is not None or link.is_retired:
             if self._closed.is_set():
                 raise failures.closed()
             return None
@@ -373,7 +402,7 @@ class Client:
         with self._connecting:
             if self._closed.is_set():
                 raise failures.closed()
-            if self._link.error is not None:
+            if self._link.error is not None or self._link.is_retired:
                 self._link = self._open_link()
                 if self._closed.is_set():  # closed meanwhile, when there was no link to close
                     self._link.fail(failures.closed())
@@ -385,8 +414,25 @@ class Client:
         except OSError as error:
             raise Unreachable(f"no connection: {error}") from error
         link = Link(transport)
-        link.open(self._timeout)
+        try:
+            link.open(self._timeout if self._nodes is None else self._nodes.patience(self._timeout))
+        except ConnectionFailed:
+            if self._nodes is not None:
+                self._nodes.note_gone()
+            raise
         return link
+
+    def _leave(self, connection: int, leader: str | None) -> bool:
+        """Talk to another node from now on, if there is one, and return whether that should be the leader."""
+        with self._connecting:
+            link = self._link
+            if link.number != connection:
+                return True  # another thread has left it, and knows more than we do
+            way = Way.NOWHERE if self._nodes is None else self._nodes.turn(leader)
+            if way is not Way.NOWHERE:
+                link.retire()
+                self._retired = [each for each in (*self._retired, link) if each.error is None]
+            return way is Way.LEADER
 
     def _try_sequence(self) -> int | None:
         with self._sequence_free:
@@ -457,12 +503,20 @@ class _Port:
         self._client = client
         self._operations = operations
         self._timeout = timeout
+        self._backoff = operations.backoff()  # from one success to the next
 
-    def subscribe(self, request: Subscribe, *, is_renewal: bool) -> Ticket:
+    def subscribe(
+        self, request: Subscribe, *, after: PenstockError | None, is_anew: bool
+    ) -> Ticket:
+        if is_anew:
+            self._backoff = self._operations.backoff()
         ticket: Ticket = self._client.run(
-            self._operations.subscribe(request, is_renewal=is_renewal)
+            self._operations.subscribe(request, self._backoff, after=after)
         )
         return ticket
+
+    def leave(self, ticket: Ticket, leader: str | None) -> None:
+        self._client.run(self._operations.turn(ticket.connection, leader))
 
     def send_on(self, link: Link, request: Request) -> Ticket:
         return link.send(request, self._timeout)

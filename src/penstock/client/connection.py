@@ -18,6 +18,9 @@ from penstock.protocol.version2 import (
     MINOR,
     Ack,
     Answer,
+    ChangeMembers,
+    Cluster,
+    ClusterInfo,
     Create,
     Delete,
     Delivered,
@@ -43,6 +46,7 @@ from penstock.protocol.version2 import (
     Stat,
     Stats,
     Subscribe,
+    Transfer,
     Unsubscribe,
     decode_answer,
     encode_request,
@@ -67,6 +71,9 @@ FITTING: Final[dict[type[Request], tuple[type[Answer], ...]]] = {
     Read: (Entries,),
     Node: (NodeInfo,),
     Ping: (Ok,),
+    Cluster: (ClusterInfo,),
+    ChangeMembers: (Ok,),
+    Transfer: (Ok,),
 }
 """What may answer what; ``Failed`` may answer everything."""
 

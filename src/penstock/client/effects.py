@@ -64,7 +64,14 @@ class TakeSequence(NamedTuple):
 
 
 class LeaveConnection(NamedTuple):
-    """End the connection, because another node is to be asked; there is no result."""
+    """Ask another node from now on: the one of this connection does not lead, or is stopping.
+
+    ``leader`` is where it says that the leader is. What is under way there may still be answered. The result is
+    whether it is known whom to ask now. Nothing happens if the connection was left before.
+    """
+
+    connection: int
+    leader: str | None = None
 
 
 class Exchange(NamedTuple):

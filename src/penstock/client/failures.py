@@ -60,7 +60,7 @@ def failure(failed: Failed, request: Request) -> PenstockError:
             leader = failed.detail if failed.detail >= 0 else None
             who = "no node leads now" if leader is None else f"node {leader} leads"
             words = f"{who}; give connect() the addresses of all nodes"
-            return carry(NotLeader(words), leader=leader)
+            return carry(NotLeader(words), leader=leader, address=failed.text or None)
         case Failure.LIMIT:
             return LimitReached(text)
         case Failure.COMPACTED:
@@ -72,6 +72,10 @@ def failure(failed: Failed, request: Request) -> PenstockError:
             )
         case Failure.STOPPING:
             return Unreachable("the node is stopping; try again when it is back")
+        case Failure.OUTCOME_UNKNOWN:
+            return ConnectionLost(text)
+        case Failure.CHANGE_REFUSED:
+            return RequestRefused(text)
         case Failure.UNKNOWN_REQUEST:
             return ProtocolBroken(f"{text}; the node is older than this client: upgrade it")
         case _:
@@ -133,7 +137,7 @@ def lease_lost(lost: Sequence[Delivery]) -> LeaseLost:
     return carry(error, deliveries=tuple(lost))
 
 
-def outcome_unknown(error: ConnectionFailed, request: Request) -> ConnectionLost:
+def outcome_unknown(error: PenstockError, request: Request) -> ConnectionLost:
     """Return the exception for a request that was sent and never answered."""
     what = type(request).__name__.lower()
     return ConnectionLost(

@@ -61,6 +61,8 @@ class Link:
         self.number = next_connection()
         # Why nothing more can be sent or received; None while all is well.
         self.error: ConnectionFailed | None = None
+        # Whether nothing more is to be sent by it; it ends when what is under way has been answered.
+        self.is_retired = False
         self._transport = transport
         self._sending = threading.Lock()  # taken before ``lock`` if both, never after
         self.lock = threading.Lock()  # guards all below
@@ -92,6 +94,8 @@ class Link:
         with self.lock:
             if self.error is not None:
                 raise Unreachable(str(self.error)) from self.error
+            if self.is_retired:
+                raise Unreachable("left for another node")
             number, data = self._core.send(request)
             ticket = self._tickets[number] = Ticket(self, number, patience)
         self._transmit(data)
@@ -214,6 +218,7 @@ class Link:
             if ticket.patience is not None or isinstance(answer, Failed):
                 del self._tickets[number]
             self._wake(ticket)
+        self._end_if_retired()
         if owed:
             self.lock.release()
             try:
@@ -237,6 +242,7 @@ class Link:
         with self.lock:
             if self._tickets.pop(ticket.number, None) is not None:
                 self._core.abandon(ticket.number)
+                self._end_if_retired()
 
     def drain(self, ticket: Ticket) -> list[Exchange]:
         """Return the answers that a subscription brought and nobody took."""
@@ -249,6 +255,16 @@ class Link:
         """Forget a subscription that the node has ended."""
         with self.lock:
             self._tickets.pop(ticket.number, None)
+
+    def retire(self) -> None:
+        """Send nothing more, and end when what was sent has been answered; subscriptions end then."""
+        with self.lock:
+            self.is_retired = True
+            self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self.is_retired and all(each.patience is None for each in self._tickets.values()):
+            self._fail(ConnectionLost("left for another node"))
 
     def fail(self, error: ConnectionFailed) -> None:
         """Break the connection for everybody, for the first reason that is given."""

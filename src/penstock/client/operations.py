@@ -31,7 +31,7 @@ from penstock.client.failures import (
     task_ids,
 )
 from penstock.client.requests import is_as_asked, read_request
-from penstock.client.retries import Backoff, repeated
+from penstock.client.retries import PAUSE_ELECTION, PAUSE_MAX, Backoff, repeated
 from penstock.client.values import (
     Delivery,
     checked_key,
@@ -57,6 +57,9 @@ from penstock.model import INT32_MAX, INT64_MAX
 from penstock.protocol.version2 import (
     BATCH_MAX,
     Ack,
+    Answer,
+    Cluster,
+    ClusterInfo,
     Create,
     Delete,
     Dequeue,
@@ -67,6 +70,7 @@ from penstock.protocol.version2 import (
     Failed,
     Failure,
     Nack,
+    NodeInfo,
     Producer,
     QueueStat,
     Read,
@@ -96,7 +100,7 @@ class Operations:
         *,
         retry: float,
         producer: bytes,
-        has_alternatives: bool,
+        learn: Callable[[Iterable[str]], None],
         take_sequence: Callable[[], int | None],
         release_sequence: Callable[[int], None],
         clock: Callable[[], float],
@@ -104,9 +108,7 @@ class Operations:
     ) -> None:
         self._retry = retry
         self._producer = producer
-        self._has_alternatives = (
-            has_alternatives  # other nodes can be asked if this one cannot help
-        )
+        self._learn_addresses = learn  # takes in where the nodes of a cluster are
         self._take_sequence = take_sequence  # None: not now, the effect waits for one
         self._release_sequence = release_sequence
         self._clock = clock
@@ -125,33 +127,53 @@ class Operations:
 
     def _call(self, request: Request, backoff: Backoff, *, was_sent: bool) -> Operation[Reply]:
         while True:
+            problem: PenstockError
             try:
                 exchange: Exchange = yield Ask(request)
-                if isinstance(exchange.answer, Failed):
-                    error = failure(exchange.answer, request)
-                    raise carry(error, was_repeated=was_sent)
-                return Reply(exchange=exchange, repeated=was_sent)
-            except ConnectionLost as error:
+            except (ConnectionLost, Unreachable) as error:
+                problem = error
+            else:
+                if not isinstance(exchange.answer, Failed):
+                    self._learn(exchange.answer)
+                    return Reply(exchange=exchange, repeated=was_sent)
+                problem = carry(failure(exchange.answer, request), was_repeated=was_sent)
+                is_leader_known = yield from self.leave(exchange, problem)
+                if is_leader_known and backoff.take_first():
+                    continue
+            if isinstance(problem, ConnectionLost):
                 was_sent = True
                 again = repeated(request, elapsed=backoff.elapsed)
                 if again is None:
-                    raise outcome_unknown(error, request) from error
-                yield from self._pause(backoff, outcome_unknown(error, request), error)
+                    raise outcome_unknown(problem, request) from problem
                 request = again
-            except Unreachable as error:
-                given_up = outcome_unknown(error, request) if was_sent else error
-                yield from self._pause(backoff, given_up, error)
-            except NotLeader as error:
-                if not self._has_alternatives:
-                    raise
-                yield LeaveConnection()
-                yield from self._pause(backoff, error, error)
+            given_up = outcome_unknown(problem, request) if was_sent else problem
+            yield from self._pause(backoff, given_up, problem)
+
+    def leave(self, exchange: Exchange, problem: PenstockError) -> Operation[bool]:
+        """Turn to another node if that may help, and return whether it is the leader; else raise ``problem``."""
+        if not isinstance(problem, NotLeader | ConnectionLost | Unreachable):
+            raise problem
+        leader = problem.address if isinstance(problem, NotLeader) else None
+        is_known: bool = yield LeaveConnection(exchange.connection, leader)
+        return is_known
+
+    def turn(self, connection: int, leader: str | None) -> Operation[None]:
+        """Turn to another node than that of a connection."""
+        yield LeaveConnection(connection, leader)
+
+    def _learn(self, answer: Answer) -> None:
+        if isinstance(answer, NodeInfo):
+            self._learn_addresses(answer.addresses)
+        elif isinstance(answer, ClusterInfo):
+            self._learn_addresses([each.client_address for each in answer.members])
 
     def _pause(
         self, backoff: Backoff, given_up: PenstockError, cause: PenstockError | None
     ) -> Operation[None]:
         """Wait before a repetition, or raise ``given_up`` if it is too late for one."""
-        pause = backoff.next_pause()
+        pause = backoff.next_pause(
+            at_most=PAUSE_ELECTION if isinstance(cause, NotLeader) else PAUSE_MAX
+        )
         if pause is not None:
             yield Pause(pause)
         elif given_up is cause:
@@ -313,12 +335,16 @@ class Operations:
         if ticket is not None:
             try:
                 exchange: Exchange = yield Collect(ticket)
+            except (ConnectionLost, Unreachable) as error:
+                yield from self._pause(backoff, error, error)
+            else:
                 answer = exchange.answer
                 if isinstance(answer, Enqueued):
                     return answer
-                raise failure(answer, request)
-            except (ConnectionLost, Unreachable, NotLeader) as error:
-                yield from self._pause(backoff, error, error)
+                # Not in a hurry, whoever is known to lead: others of the window come the same way.
+                problem = failure(answer, request)
+                yield from self.leave(exchange, problem)
+                yield from self._pause(backoff, problem, problem)
         reply = yield from self._call(request, backoff, was_sent=True)
         repeated_answer: Enqueued = reply.exchange.answer
         return repeated_answer
@@ -365,14 +391,24 @@ class Operations:
         if exchange is None:
             return list(part)  # the leases ended with the connection
         if isinstance(exchange.answer, Failed):
-            raise failure(exchange.answer, request)
+            problem = failure(exchange.answer, request)
+            if isinstance(problem, NotLeader):
+                return list(part)  # leases are a leader's own books, and end with it
+            if isinstance(problem, ConnectionLost):
+                raise outcome_unknown(problem, request)
+            raise problem
         return lost_of(exchange.answer, part)
 
-    def subscribe(self, request: Subscribe, *, is_renewal: bool) -> Operation[Any]:
-        """Send a subscription, connecting as often as it takes, and return its ticket."""
-        backoff = self.backoff()
-        if is_renewal:  # not in a hurry: a node that breaks every connection must not be stormed
-            yield from self._pause(backoff, Unreachable("the subscription broke"), None)
+    def subscribe(
+        self, request: Subscribe, backoff: Backoff, *, after: PenstockError | None
+    ) -> Operation[Any]:
+        """Send a subscription, connecting as often as it takes, and return its ticket.
+
+        ``after`` is what ended the one before; then it is not in a hurry, for a node that breaks every connection
+        must not be stormed.
+        """
+        if after is not None:
+            yield from self._pause(backoff, after, after)
         while True:
             try:
                 return (yield Send(request))
@@ -382,6 +418,24 @@ class Operations:
     def unsubscribe(self, subscription: int, connection: int) -> Operation[None]:
         """End a subscription, if its connection has not ended it. Raises ``ConnectionFailed``."""
         yield Ask(Unsubscribe(subscription), connection)
+
+    # --- the cluster ---
+
+    def cluster(self, *, own: bool) -> Operation[ClusterInfo]:
+        """Return the group as its leader sees it, if that can be reached, or as whoever answers does."""
+        reply = yield from self.call(Cluster())
+        info: ClusterInfo = reply.exchange.answer
+        leader = next((each.client_address for each in info.members if each.is_leader), "")
+        if own or info.is_leading or not leader:
+            return info
+        if (yield LeaveConnection(reply.exchange.connection, leader)):
+            try:
+                exchange: Exchange = yield Ask(Cluster())
+            except (ConnectionLost, Unreachable):
+                return info
+            if isinstance(exchange.answer, ClusterInfo):
+                return exchange.answer
+        return info
 
     # --- entries ---
 

@@ -12,8 +12,8 @@ from typing import Final
 from penstock.client.effects import Exchange
 from penstock.client.failures import carry, failure, lease_lost
 from penstock.client.values import Delivery, deliveries
-from penstock.errors import LeaseLost, PenstockError, Unreachable
-from penstock.protocol.version2 import Delivered, Failed, Subscribe
+from penstock.errors import LeaseLost, NotLeader, PenstockError, Unreachable
+from penstock.protocol.version2 import Delivered, Failed, Ok, Subscribe
 
 ACKS_MAX: Final = 100
 """Acks that are gathered into one request; they are durable only when it is answered."""
@@ -39,6 +39,7 @@ class Prefetch:
         self.waiting_count = 0  # callers that wait for a task: nobody may come by to send acks
         self.is_closed = False
         self._refusal: PenstockError | None = None  # why the node ended the subscription
+        self.was_accepted = False  # whether the node took the subscription that is under way
 
     # --- tasks ---
 
@@ -47,6 +48,8 @@ class Prefetch:
         answer = exchange.answer
         if isinstance(answer, Failed):
             self._refusal = failure(answer, self.request)
+        if isinstance(answer, Ok):
+            self.was_accepted = True
         if isinstance(answer, Delivered):
             self._tasks.extend(
                 deliveries(
@@ -68,8 +71,18 @@ class Prefetch:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether the node is stopping: it will be back, or another one."""
-        return isinstance(self._refusal, Unreachable)
+        """Whether the node is stopping, or another one leads: it will be back, or the other one is asked."""
+        return isinstance(self._refusal, Unreachable | NotLeader)
+
+    @property
+    def leader(self) -> str | None:
+        """Where the node that does not lead says that the leader is."""
+        return self._refusal.address if isinstance(self._refusal, NotLeader) else None
+
+    @property
+    def end(self) -> PenstockError:
+        """Why the subscription has to be made anew."""
+        return self._refusal or Unreachable("the subscription broke")
 
     def check(self) -> None:
         """Raise what the node has refused the subscription with, to everybody who asks."""
@@ -98,6 +111,7 @@ class Prefetch:
         """Forget a broken connection: its leases are over."""
         self._tasks.clear()
         self._refusal = None
+        self.was_accepted = False
 
     # --- acks ---
 

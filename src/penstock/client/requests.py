@@ -5,6 +5,7 @@ All functions raise ``InvalidValue`` with what to write instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.client.values import (
@@ -19,13 +20,17 @@ from penstock.errors import InvalidValue
 from penstock.model import INT32_MAX, INT64_MAX, Implementation, KeyRange, Policy
 from penstock.protocol.version2 import (
     BATCH_MAX,
+    ChangeMembers,
     Create,
     Dequeue,
+    MemberChange,
+    MemberStep,
     Nack,
     Peek,
     QueueStat,
     Read,
     Subscribe,
+    Transfer,
 )
 
 IMPLEMENTATIONS: Final = {one.name.lower(): one for one in Implementation}
@@ -113,3 +118,24 @@ def subscribe_request(queue: str, *, prefetch: int, lease: float | None) -> Subs
 def read_request(first: int, *, follow: bool) -> Read:
     first = whole_number(first, "first", lowest=0, highest=INT64_MAX)
     return Read(first, 0, FOLLOW_WAIT_MS if follow else 0)
+
+
+def change_request(
+    voters: Mapping[int, str], learners: Mapping[int, str], remove: Iterable[int]
+) -> ChangeMembers:
+    steps = [(MemberStep.VOTER, *each) for each in voters.items()]
+    steps += [(MemberStep.LEARNER, *each) for each in learners.items()]
+    steps += [(MemberStep.REMOVE, node, "") for node in remove]
+    for _, node, address in steps:
+        _checked_node(node)
+        if not isinstance(address, str):
+            raise InvalidValue(f'node {node} needs an address such as "host:2702", not {address!r}')
+    return ChangeMembers([MemberChange(*step) for step in steps])
+
+
+def transfer_request(to: int) -> Transfer:
+    return Transfer(_checked_node(to))
+
+
+def _checked_node(node: int) -> int:
+    return whole_number(node, "a node's number", lowest=1, highest=INT32_MAX)

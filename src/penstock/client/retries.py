@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.errors import InvalidValue
 from penstock.protocol.version2 import (
+    Cluster,
     Create,
     Delete,
     Dequeue,
@@ -32,7 +33,10 @@ PAUSE_FIRST: Final = 0.02
 PAUSE_MAX: Final = 2.0
 """Seconds between repetitions at most: a thousand clients that lost one node must not crowd it."""
 
-_REPEATABLE: Final = (Enqueue, Create, Delete, Stat, Peek, Node, Ping, Read, Subscribe)
+PAUSE_ELECTION: Final = 0.1
+"""Seconds between questions to nodes of which none leads: they settle that within a second or two."""
+
+_REPEATABLE: Final = (Enqueue, Create, Delete, Stat, Peek, Node, Ping, Read, Subscribe, Cluster)
 
 
 def repeated(request: Request, *, elapsed: float) -> Request | None:
@@ -54,7 +58,7 @@ def patience(request: Request, timeout: float) -> float | None:
 class Backoff:
     """Pauses that double from one repetition to the next, each drawn between half and all of it."""
 
-    __slots__ = ("_chance", "_clock", "_deadline", "_pause", "begun")
+    __slots__ = ("_chance", "_clock", "_deadline", "_is_fresh", "_pause", "begun")
 
     def __init__(
         self, *, retry: float, clock: Callable[[], float], chance: Callable[[], float]
@@ -64,17 +68,24 @@ class Backoff:
         self.begun = clock()
         self._deadline = self.begun + retry
         self._pause = PAUSE_FIRST
+        self._is_fresh = True
 
     @property
     def elapsed(self) -> float:
         return self._clock() - self.begun
 
-    def next_pause(self) -> float | None:
+    def take_first(self) -> bool:
+        """Return whether this is the first repetition; one that is sure to help need not wait."""
+        is_first, self._is_fresh = self._is_fresh, False
+        return is_first
+
+    def next_pause(self, *, at_most: float = PAUSE_MAX) -> float | None:
         """Return the seconds to wait before trying again, ``None`` when it is time to give up."""
+        self._is_fresh = False
         remaining = self._deadline - self._clock()
         if remaining <= 0:
             return None
-        pause = self._pause * (0.5 + 0.5 * self._chance())
+        pause = min(self._pause, at_most) * (0.5 + 0.5 * self._chance())
         self._pause = min(2 * self._pause, PAUSE_MAX)
         return min(pause, remaining)
 

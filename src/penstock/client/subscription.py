@@ -14,15 +14,29 @@ from penstock.client.link import Link, Ticket
 from penstock.client.operations import lost_of
 from penstock.client.prefetch import ACK_REQUESTS_MAX, Prefetch
 from penstock.client.values import Delivery, as_list
-from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, Unreachable
+from penstock.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    LeaseLost,
+    PenstockError,
+    Unreachable,
+)
 from penstock.protocol.version2 import Ack, Failed, Request, Subscribe
 
 
 class Port(Protocol):
     """What a subscription needs of its client."""
 
-    def subscribe(self, request: Subscribe, *, is_renewal: bool) -> Ticket:
-        """Send a subscription, connecting as often as it takes. Raises ``ConnectionFailed``."""
+    def subscribe(
+        self, request: Subscribe, *, after: PenstockError | None, is_anew: bool
+    ) -> Ticket:
+        """Send a subscription, connecting as often as it takes, ``after`` the end of another one.
+
+        ``is_anew``: that one was a success, so patience begins anew. Raises ``after`` or ``ConnectionFailed``.
+        """
+
+    def leave(self, ticket: Ticket, leader: str | None) -> None:
+        """Ask another node from now on, the one at ``leader`` if that is known."""
 
     def send_on(self, link: Link, request: Request) -> Ticket:
         """Send a request on this connection and no other. Raises ``ConnectionFailed``."""
@@ -45,7 +59,7 @@ class Subscription:
         self._port = port
         self._lock = threading.Lock()  # guards the next two
         self._state = Prefetch(request)
-        self._ticket = port.subscribe(request, is_renewal=False)
+        self._ticket = port.subscribe(request, after=None, is_anew=True)
         self._renewing = threading.Lock()  # held by the one thread that subscribes anew
         self._acking = threading.Lock()  # guards the requests of acks in flight
         self._acks: deque[tuple[Ticket, list[Delivery]]] = deque()
@@ -85,18 +99,22 @@ class Subscription:
                 return
             for exchange in ticket.link.drain(ticket):
                 self._state.receive(exchange)
-            if self._state.is_put_off:
-                ticket.link.fail(ConnectionLost("the node is stopping"))
-            is_over = not self._state.has_tasks and ticket.link.error is not None
+            is_put_off, leader = self._state.is_put_off, self._state.leader
+            is_broken = not self._state.has_tasks and ticket.link.error is not None
         ticket.link.wake(ticket)
-        if is_over and not self._state.is_closed:
+        if is_put_off:
+            self._port.leave(ticket, leader)
+        if (is_put_off or is_broken) and not self._state.is_closed:
             self._renew(ticket)
 
     def _renew(self, ticket: Ticket) -> None:
         with self._renewing:
             if ticket is not self._ticket:
                 return
-            renewed = self._port.subscribe(self._state.request, is_renewal=True)
+            state = self._state
+            renewed = self._port.subscribe(
+                state.request, after=state.end, is_anew=state.was_accepted
+            )
             with self._lock:
                 self._state.disconnect()
                 self._ticket = renewed

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.client.addresses import Address
+from penstock.client.nodes import Nodes
 from penstock.errors import ConnectionLost, Unreachable
 
 RECEIVE_SIZE: Final = 256 * 2**10
@@ -153,22 +153,19 @@ def prepare(sock: socket.socket) -> None:
 
 
 class Dialer:
-    """Connects to the first of several addresses that answers, and next time to the one behind it."""
+    """Connects to the first node that answers, and next time to the one behind it, or to the leader."""
 
-    def __init__(self, addresses: tuple[Address, ...], *, timeout: float) -> None:
-        assert addresses
-        self._addresses = addresses
+    def __init__(self, nodes: Nodes, *, timeout: float) -> None:
+        self._nodes = nodes
         self._timeout = timeout
-        self._next = 0
 
     def __call__(self) -> Transport:
         """Return a transport. Raises ``Unreachable`` with what each address said."""
         reasons = []
-        for _ in self._addresses:
-            address = self._addresses[self._next]
-            self._next = (self._next + 1) % len(self._addresses)
+        for address in self._nodes.candidates():
             try:
-                sock = socket.create_connection((address.host, address.port), self._timeout)
+                patience = self._nodes.patience(self._timeout)
+                sock = socket.create_connection((address.host, address.port), patience)
                 prepare(sock)
                 return SocketTransport(sock, timeout=self._timeout)
             except OSError as error:

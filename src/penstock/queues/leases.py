@@ -194,6 +194,12 @@ class Leases:
         times = [t for t in (self._deadlines.next(), self._extended.next()) if t is not None]
         return min(times, default=None)
 
+    def drop_all(self) -> None:
+        """Forget every lease: another leads."""
+        for batch in self._batches.values():
+            batch.owner.batches.clear()
+        self._batches.clear()
+
     def drop_queue(self, queue: Queue) -> list[Ended]:
         """End all leases on a queue that was deleted, and return them; their tasks are gone."""
         batches = [batch for batch in self._batches.values() if batch.queue is queue]

@@ -26,6 +26,7 @@ class Queue:
     __slots__ = (
         "_listed",
         "_order",
+        "_released",
         "_stale",
         "_withdrawn",
         "attempts",
@@ -64,6 +65,8 @@ class Queue:
         self._order = Order(policy)  # lists an id once at most
         # Ids that were taken before their delay was over, with its end. The log knows nothing of that yet.
         self._withdrawn: dict[int, int] = {}
+        # Ids whose delay is over, with its end: the log knows of it as long as the task is there.
+        self._released: dict[int, int] = {}
         self._listed: set[int] = set()  # ids that were delayed when they were listed already
         self._stale = 0  # listed ids that are not to be delivered, or more than that
         for key, ids in tasks.by_key():
@@ -140,10 +143,12 @@ class Queue:
             self._listed.discard(task_id)
         if self._withdrawn:
             self._withdrawn.pop(task_id, None)
+        if self._released:
+            self._released.pop(task_id, None)
 
     def remove_out(self, ids: Sequence[int]) -> None:
         """Remove tasks that are out, all of them. Raises ``ReplayConflict`` if one is not there."""
-        is_bare = not (self.attempts or len(self.delayed) or len(self.expiring))
+        is_bare = not (self.attempts or len(self.delayed) or len(self.expiring) or self._released)
         if not is_bare or self._listed or self._withdrawn or not self.out.issuperset(ids):
             for task_id in ids:
                 self.remove(task_id)
@@ -159,6 +164,8 @@ class Queue:
         self.attempts[task_id] = self.attempts.get(task_id, 0) + 1
         was_out = task_id in self.out
         self.out.discard(task_id)
+        self._withdrawn.pop(task_id, None)
+        self._released.pop(task_id, None)
         self.expiring.rearm(task_id)
         if not_before_ms is not None and was_out:
             self.delayed.set(task_id, not_before_ms)
@@ -181,12 +188,15 @@ class Queue:
 
     def release(self, now_ms: int) -> int:
         """Make delayed tasks ready whose time has come, and return how many there were."""
-        due = self.delayed.take_due(now_ms)
-        for task_id in due:
-            key = self.tasks.key(task_id)
-            assert key is not None, "a removed task is not delayed any more"
-            self._list(key, task_id)
-        return len(due)
+        count = 0
+        while (time := self.delayed.next()) is not None and time <= now_ms:
+            for task_id in self.delayed.take_due(time):
+                key = self.tasks.key(task_id)
+                assert key is not None, "a removed task is not delayed any more"
+                self._released[task_id] = time
+                self._list(key, task_id)
+                count += 1
+        return count
 
     def take(self) -> tuple[int, int, bytes] | None:
         """Take the next task out and return (id, key, payload), or ``None`` if none is ready."""
@@ -267,7 +277,7 @@ class Queue:
 
     def delays(self) -> dict[int, int]:
         """Return all delays that the log knows of: also of tasks whose removal is still on its way into it."""
-        return dict(self.delayed) | self._withdrawn
+        return dict(self.delayed) | self._withdrawn | self._released
 
     def put_back(self, task_ids: Iterable[int]) -> None:
         """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""
@@ -277,6 +287,19 @@ class Queue:
                 self.out.remove(task_id)
                 self.expiring.rearm(task_id)
                 self._order.push(key, task_id)
+
+    def stop_leading(self) -> None:
+        """Undo all that a leader decided by itself: the queue is as the log says."""
+        for task_id in self.out:
+            self.expiring.rearm(task_id)
+        self.out.clear()
+        self.proposed = 0
+        self.is_doomed = False
+        for task_id, time in (self._withdrawn | self._released).items():
+            self.delayed.set(task_id, time)
+        self._withdrawn.clear()
+        self._released.clear()
+        self._rebuild()
 
     def peek(self, count_max: int) -> list[tuple[int, int, bytes]]:
         """Return the next tasks as they would be delivered, without taking them."""

@@ -49,7 +49,7 @@ class Shelf(Protocol):
 class State:
     """Everything that a node knows. A new one holds the default queue alone."""
 
-    __slots__ = ("_next_number", "_shelf", "by_name", "by_number", "producers")
+    __slots__ = ("_next_number", "_shelf", "by_name", "by_number", "group", "producers")
 
     def __init__(self, shelf: Shelf | None = None) -> None:
         """Without a shelf there can be no paged queue."""
@@ -59,6 +59,7 @@ class State:
         self.by_number: dict[int, Queue] = {DEFAULT_NUMBER: default}
         self._next_number = DEFAULT_NUMBER + 1
         self.producers = Producers()
+        self.group = b""  # the members of the group, as the log says; empty for a group of one
 
     def _new(
         self,
@@ -198,6 +199,11 @@ class State:
                     is_new=False,
                 )
                 self.by_name[queue.name] = self.by_number[queue.number] = fresh
+
+    def stop_leading(self) -> None:
+        """Undo all that a leader decided by itself."""
+        for queue in self.queues():
+            queue.stop_leading()
 
     def queues(self) -> Iterator[Queue]:
         """Yield the queues in the order of their numbers, the same on every node."""

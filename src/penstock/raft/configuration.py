@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from penstock.errors import CorruptData
 from penstock.raft.refusals import InvalidChange
 
 
@@ -37,6 +38,10 @@ class Change:
 
     steps: tuple[tuple[Step, int], ...] = ()
     leave: Leave | None = None  # ``None``: joint only if it must be, and then left by itself
+    # What is to be known of members; what that is, is their drivers' business.
+    labels: tuple[tuple[int, str], ...] = ()
+    # What the group began with, told to all alike by its first leader: nothing else comes before it.
+    base: Configuration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,11 @@ class Configuration:
     learners: tuple[int, ...] = ()
     learners_next: tuple[int, ...] = ()  # outgoing voters that become learners with the leave
     is_left_by_itself: bool = False
+    labels: tuple[tuple[int, str], ...] = ()  # what is known of members, in their order
+
+    def label(self, member: int) -> str:
+        """Return what is known of a member, nothing if that is nothing."""
+        return dict(self.labels).get(member, "")
 
     @property
     def is_joint(self) -> bool:
@@ -63,12 +73,26 @@ class Configuration:
 
 def apply_change(configuration: Configuration, change: Change) -> Configuration:
     """Return what a change makes of a configuration. Raises ``InvalidChange``."""
+    return _labelled(_changed(configuration, change), change.labels)
+
+
+def _changed(configuration: Configuration, change: Change) -> Configuration:
+    if change.base is not None:
+        return change.base
     if not change.steps:
         return leave_joint(configuration)
     if needs_joint(configuration, change):
         is_automatic = change.leave is not Leave.EXPLICIT
         return enter_joint(configuration, change.steps, is_left_by_itself=is_automatic)
     return change_simply(configuration, change.steps)
+
+
+def _labelled(configuration: Configuration, labels: Iterable[tuple[int, str]]) -> Configuration:
+    """Return a configuration with more labels, and without those of members that left."""
+    known = dict(configuration.labels) | dict(labels)
+    members = configuration.members
+    kept = tuple((member, known[member]) for member in members if member in known)
+    return replace(configuration, labels=kept)
 
 
 def needs_joint(configuration: Configuration, change: Change) -> bool:
@@ -108,7 +132,9 @@ def leave_joint(configuration: Configuration) -> Configuration:
     if not configuration.is_joint:
         raise InvalidChange("the configuration is not joint")
     learners = _sorted({*configuration.learners, *configuration.learners_next})
-    return Configuration(voters=configuration.voters, learners=learners)
+    return Configuration(
+        voters=configuration.voters, learners=learners, labels=configuration.labels
+    )
 
 
 def _stepped(configuration: Configuration, steps: Iterable[tuple[Step, int]]) -> Configuration:
@@ -140,6 +166,8 @@ def _sorted(members: Iterable[int]) -> tuple[int, ...]:
 
 
 _LEAVE: Final = "leave"
+_LABELS: Final = "labels"
+_BASE: Final = "base"
 
 
 def encode_change(change: Change) -> bytes:
@@ -147,12 +175,60 @@ def encode_change(change: Change) -> bytes:
     value: dict[str, object] = {"steps": [[step, member] for step, member in change.steps]}
     if change.leave is not None:
         value[_LEAVE] = change.leave
+    if change.labels:
+        value[_LABELS] = change.labels
+    if change.base is not None:
+        value[_BASE] = [change.base.voters, change.base.labels]
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def decode_change(payload: bytes) -> Change:
-    """Return the change that an entry of ours holds."""
-    value = json.loads(payload)
-    steps = tuple((Step(step), int(member)) for step, member in value["steps"])
-    leave = Leave(value[_LEAVE]) if _LEAVE in value else None
-    return Change(steps, leave)
+    """Return the change that an entry holds. Raises ``CorruptData`` for what is none."""
+    try:
+        value = json.loads(payload)
+        steps = tuple((Step(step), int(member)) for step, member in value["steps"])
+        leave = Leave(value[_LEAVE]) if _LEAVE in value else None
+        base = None
+        if _BASE in value:
+            voters, labels = value[_BASE]
+            base = Configuration(
+                voters=_decode_members(voters), labels=_decode_labels({_LABELS: labels})
+            )
+        return Change(steps, leave, _decode_labels(value), base)
+    except _NOT_OURS as error:
+        raise CorruptData(f"a change of members that means nothing: {error!r}") from None
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Return a configuration as bytes, for a snapshot or its offer."""
+    return json.dumps(asdict(configuration), separators=(",", ":")).encode()
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """Return the configuration in ``data``. Raises ``CorruptData`` for what is none."""
+    try:
+        value = json.loads(data)
+        return Configuration(
+            voters=_decode_members(value["voters"]),
+            outgoing=_decode_members(value["outgoing"]),
+            learners=_decode_members(value["learners"]),
+            learners_next=_decode_members(value["learners_next"]),
+            is_left_by_itself=bool(value["is_left_by_itself"]),
+            labels=_decode_labels(value),
+        )
+    except _NOT_OURS as error:
+        raise CorruptData(f"a configuration that means nothing: {error!r}") from None
+
+
+_NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+def _decode_members(value: list[int]) -> tuple[int, ...]:
+    members = tuple(int(member) for member in value)
+    if members != _sorted(set(members)) or (members and members[0] < 1):
+        raise ValueError("members are numbered from 1 on and stand in order")
+    return members
+
+
+def _decode_labels(value: dict[str, list[tuple[int, str]]]) -> tuple[tuple[int, str], ...]:
+    return tuple((int(member), str(label)) for member, label in value.get(_LABELS, ()))

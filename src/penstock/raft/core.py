@@ -90,6 +90,9 @@ class Raft:
         self.leader = 0
         self.leadership: Leadership | None = None
         self.votes: dict[int, bool] = {}
+        # Whether it may have forgotten votes and entries of its own: it neither votes nor runs until its driver
+        # knows better.
+        self.is_barred = False
         self._draw = draw
         self._elapsed = (
             0  # ticks since the leader was heard, or since this leader checked its quorum
@@ -114,7 +117,11 @@ class Raft:
     @property
     def can_lead(self) -> bool:
         """Whether it may run: a voter of its own configuration, with nothing on its way that may change that."""
-        return self.configuration.is_voter(self.member) and self.log.pending_snapshot is None
+        return (
+            self.configuration.is_voter(self.member)
+            and self.log.pending_snapshot is None
+            and not self.is_barred
+        )
 
     def tick(self) -> None:
         """Let one unit of time pass."""
@@ -216,6 +223,8 @@ class Raft:
             term, index = entry.term, entry.index
 
     def _step(self, message: Message) -> None:
+        if self.is_barred and message.kind in (Kind.VOTE, Kind.PRE_VOTE):
+            return  # not even a refusal: it would tell a term that others may have moved on from
         if message.kind in (Kind.READ, Kind.READ_REPLY):
             self._step_read(message)
         elif message.term < self.term:
@@ -486,6 +495,39 @@ class Raft:
         )
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is something to write, to send or to answer; what may be applied is not counted."""
+        state = self._reported
+        return bool(
+            self._messages
+            or self._read_states
+            or self.log.has_unwritten
+            or self._has_unwritten_snapshot
+            or (self.term, self.vote) != (state.term, state.vote)
+        )
+
+    def urgent(self) -> list[Message]:
+        """Take out the messages that need not wait for the disk, while a ``Ready`` is under way."""
+        waits = self._waits_for_disk
+        found: list[Message] = []
+        rest: list[Message] = []
+        for message in self._messages:
+            (rest if self._must_wait(message, waits=waits) else found).append(message)
+        self._messages = rest
+        return found
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        """Whether term or vote may not be durable: what promises them has to wait."""
+        is_new = (self.term, self.vote) != (self._reported.term, self._reported.vote)
+        return is_new or any(one.must_sync for one in self._outstanding)
+
+    def _must_wait(self, message: Message, *, waits: bool) -> bool:
+        is_own = message.to == self.member
+        is_promise = message.kind is Kind.HEARTBEAT_REPLY and waits
+        return is_own or message.kind in _WAITING or is_promise
+
+    @property
     def _hard_state(self) -> HardState:
         return HardState(self.term, self.vote, self.log.committed)
 
@@ -525,7 +567,7 @@ class Raft:
         for message in self._messages:
             if message.to == self.member:
                 own.append(message)
-            elif message.kind in _WAITING or (message.kind is Kind.HEARTBEAT_REPLY and waits):
+            elif self._must_wait(message, waits=waits):
                 ready.messages_after.append(message)
             else:
                 ready.messages.append(message)

@@ -57,7 +57,7 @@ class Leadership:
 
     def begin(self) -> None:
         """Append the empty entry of the new term: with it everything before is committed too."""
-        self._append([(b"", EntryKind.NORMAL)])
+        self._append([(self._settings.empty_payload, EntryKind.NORMAL)])
         self._send_to_all()
 
     def _track_members(self, *, is_heard: bool) -> None:
@@ -109,7 +109,7 @@ class Leadership:
         if not self._has_committed:
             raise Busy("nothing of this term is committed yet")
         configuration = self._raft.configuration
-        if configuration.is_joint and change.steps:
+        if configuration.is_joint and (change.steps or change.base is not None):
             raise Busy("the configuration is joint; leave it first")
         apply_change(configuration, change)
         index = self.propose([(encode_change(change), EntryKind.CONFIGURATION)])

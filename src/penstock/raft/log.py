@@ -144,7 +144,10 @@ class Log:
                 return found
             first = stop
         size = sum(entry.size for entry in found)
-        for entry in self._unstable[max(0, first - self.offset) : max(0, end - self.offset)]:
+        # By place and not as a slice: most of a long tail does not fit one message.
+        stop = min(end, self.last + 1) - self.offset
+        for place in range(max(0, first - self.offset), stop):
+            entry = self._unstable[place]
             size += entry.size
             if found and size > size_max:
                 break

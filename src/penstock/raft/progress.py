@@ -115,8 +115,8 @@ class Progress:
                 return False
             self.next = self.match + 1
         else:
-            if self.next - 1 != index:
-                return False
+            if self.next - 1 != index or 0 < index <= self.match:
+                return False  # an old answer; or one that lost what it had, and must not be asked at once again
             self.next = max(min(index, hint + 1), self.match + 1)
             self.is_paused = False
         self.sent_commit = min(self.sent_commit, self.next - 1)

@@ -21,6 +21,7 @@ class Settings:
     uncommitted_max: int = 64 * 2**20
     apply_size_max: int = 2**20
     reads_max: int = 4096
+    empty_payload: bytes = b""  # of the entry that begins a term
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

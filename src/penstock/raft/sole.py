@@ -67,20 +67,21 @@ class SoleMember:
 
     def ready(self) -> Ready | None:
         """Return what is to be done now, or ``None``; entries only when those before are durable."""
-        append, hard_state = None, None
+        appends: tuple[Append, ...] = ()
+        hard_state = None
         if self._outstanding is None:
             if self._is_new_term:
                 hard_state, self._is_new_term = self._hard_state, False
             if self._unstable:
                 first = Index(self._end - len(self._unstable))
-                append = Append(first=first, term=self.term, payloads=self._unstable)
+                appends = (Append(first=first, term=self.term, payloads=self._unstable),)
                 self._unstable = []
-        if append is None and hard_state is None and self._committed == self._reported:
+        if not appends and hard_state is None and self._committed == self._reported:
             return None
         self._token += 1
         self._reported = self._committed
         ready = Ready(
-            token=self._token, hard_state=hard_state, append=append, committed=self._committed
+            token=self._token, hard_state=hard_state, appends=appends, committed=self._committed
         )
         if ready.must_sync:
             self._outstanding = ready
@@ -92,8 +93,8 @@ class SoleMember:
         assert ready is not None, "nothing is outstanding"
         assert ready.token == token, "completions come in order"
         self._outstanding = None
-        if ready.append is not None:
-            self._committed = Index(ready.append.end - 1)
+        if ready.appends:
+            self._committed = Index(ready.appends[-1].end - 1)
 
     def applied(self, index: Index) -> None:
         """Note that the state machine has applied everything up to ``index``."""

@@ -49,8 +49,13 @@ class Books:
         """``clock`` returns milliseconds since 1970."""
         self.replica = replica
         self.limits = limits
-        self._state = replica.state
         self._clock = clock
+        self.touched: list[Caller] = []  # callers with answers that were not sent yet
+        self._open()
+
+    def _open(self) -> None:
+        """Begin the books anew from the state: with a leader's term, or with the node that is alone."""
+        self._state = self.replica.state
         self._counters: dict[int, Counters] = {n: Counters() for n in self._state.by_number}
         self._hungry: dict[int, Queue] = {}  # queues with something new for those who wait
         # When a queue next has a task that is due or expires, by its number; maybe too early, never too late.
@@ -59,7 +64,10 @@ class Books:
             self._watch(queue)
         # Requests of producers on their way into the log.
         self._producing: dict[tuple[bytes, int], operations.Add] = {}
-        self.touched: list[Caller] = []  # callers with answers that were not sent yet
+
+    def leader_refusal(self) -> v2.Failed | None:
+        """Return why nothing can be asked of this node now, ``None`` if it can."""
+        return self.replica.refusal()
 
     def _find(self, name: QueueName) -> Queue | None:
         queue = self._state.by_name.get(name)
@@ -67,7 +75,18 @@ class Books:
 
     def _missing(self, caller: Caller, number: int, name: QueueName) -> None:
         text = f"queue {name!r} does not exist; create it first"
-        caller.answer(number, v2.Failed(Failure.QUEUE_MISSING, text))
+        self._answer(caller, number, v2.Failed(Failure.QUEUE_MISSING, text))
+
+    def _answer(self, caller: Caller, number: int, answer: v2.Answer) -> None:
+        """Answer from the state as it is: once it is sure that this is the state of the group."""
+        if self.replica.is_alone:
+            caller.answer(number, answer)
+        else:
+            self._confirm(lambda: caller.answer(number, answer), caller, number)
+
+    def _confirm(self, call: Callable[[], None], caller: Caller, number: int) -> None:
+        """Call when it is sure that nobody else has led since; else say who does."""
+        self.replica.confirm(call, lambda failed: caller.answer(number, failed))
 
     def policy_of(self, name: QueueName) -> Policy:
         queue = self._state.by_name.get(name)

@@ -42,11 +42,28 @@ class Broker(Deliveries):
     """The leader's view of all queues."""
 
     def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
-        super().__init__(replica, clock, limits)
-        self._creating: dict[QueueName, QueueOptions] = {}  # names on their way into the log
         self._reading: dict[int, Callable[[], None]] = {}  # reads that wait for the next entry
-        self._adding: operations.AddEach | None = None  # the last one begun
+        super().__init__(replica, clock, limits)
         replica.after_apply.append(self._after_apply)
+        replica.after_confirm.append(self.flush)
+
+    def _open(self) -> None:
+        super()._open()
+        self._creating: dict[QueueName, QueueOptions] = {}  # names on their way into the log
+        self._adding: operations.AddEach | None = None  # the last one begun
+
+    def begin_leading(self) -> None:
+        """Open the books for a term that this node leads."""
+        self._open()
+
+    def stop_leading(self, failed: v2.Failed) -> None:
+        """Close the books: whoever waits is told, and no lease counts any more."""
+        for counters in list(self._counters.values()):
+            for consumer in list(counters.consumers):
+                self.end(consumer)
+                consumer.caller.answer(consumer.number, failed)
+        self.leases.drop_all()
+        self._open()
 
     def _after_apply(self) -> None:
         self.serve()
@@ -59,7 +76,7 @@ class Broker(Deliveries):
         queue = self._find(request.queue)
         if queue is None:
             if request.queue in self._creating:
-                self._after_creation(lambda: self.enqueue(caller, number, request))
+                self._after_creation(caller, number, lambda: self.enqueue(caller, number, request))
                 return
             self._missing(caller, number, request.queue)
             return
@@ -79,7 +96,7 @@ class Broker(Deliveries):
             runs = self._taken_runs(request) if done else []
             if count:
                 runs.append(v2.Run(outcome, count, 0))
-            caller.answer(number, v2.Enqueued(runs))
+            self._answer(caller, number, v2.Enqueued(runs))
             return
         terms = self._terms(request)
         operation = operations.Add(self, queue, keys, payloads, terms, caller, number)
@@ -159,7 +176,7 @@ class Broker(Deliveries):
         name = request.queue
         problem = self._refuse_creation(request)
         if problem is not None:
-            caller.answer(number, problem)
+            self._answer(caller, number, problem)
             return
         dead_letter = None if request.dead_letter is None else self._find(request.dead_letter)
         try:
@@ -210,9 +227,9 @@ class Broker(Deliveries):
         self._creating.pop(name, None)
         self._counters[self._state.by_name[name].number] = Counters()
 
-    def _after_creation(self, call: Callable[[], None]) -> None:
+    def _after_creation(self, caller: Caller, number: int, call: Callable[[], None]) -> None:
         """Do something when what is on its way into the log is applied."""
-        self.replica.propose((), _Later(call))
+        self.replica.propose((), operations.Later(call, caller, number))
 
     def delete(self, caller: Caller, number: int, request: v2.Delete) -> None:
         queue = self._find(request.queue)
@@ -226,7 +243,7 @@ class Broker(Deliveries):
         user = self._user_of(queue.name)
         if user is not None:
             text = f"queue {user!r} puts its dead letters here; delete that one first"
-            caller.answer(number, v2.Failed(Failure.QUEUE_IN_USE, text))
+            self._answer(caller, number, v2.Failed(Failure.QUEUE_IN_USE, text))
             return
         operation = operations.Delete(self, queue, caller, number)
         self.replica.propose([encode_delta(DeleteQueue(queue=queue.name))], operation)
@@ -265,11 +282,17 @@ class Broker(Deliveries):
             if ids:
                 self.replica.propose((), operations.Answered(caller, number, v2.Purged(done)))
             else:
-                caller.answer(number, v2.Purged(done))
+                self._answer(caller, number, v2.Purged(done))
         else:
-            self._after_creation(lambda: self.purge(caller, number, request, done))
+            self._after_creation(caller, number, lambda: self.purge(caller, number, request, done))
 
     def peek(self, caller: Caller, number: int, request: v2.Peek) -> None:
+        if self.replica.is_alone:
+            self._peek(caller, number, request)
+        else:
+            self._confirm(lambda: self._peek(caller, number, request), caller, number)
+
+    def _peek(self, caller: Caller, number: int, request: v2.Peek) -> None:
         queue = self._find(request.queue)
         if queue is None:
             self._missing(caller, number, request.queue)
@@ -293,6 +316,12 @@ class Broker(Deliveries):
         caller.answer(number, v2.Peeked(ids, keys, attempts, payloads))
 
     def stat(self, caller: Caller, number: int, request: v2.Stat) -> None:
+        if self.replica.is_alone:
+            self._stat(caller, number, request)
+        else:
+            self._confirm(lambda: self._stat(caller, number, request), caller, number)
+
+    def _stat(self, caller: Caller, number: int, request: v2.Stat) -> None:
         if request.queue is None:
             queues = [queue for queue in self._state.queues() if not queue.is_doomed]
             caller.answer(number, v2.Stats([self.stat_of(queue) for queue in queues]))
@@ -304,7 +333,8 @@ class Broker(Deliveries):
         caller.answer(number, v2.Stats([self.stat_of(queue)]))
 
     def stat_of(self, queue: Queue) -> v2.QueueStat:
-        counters = self._counters[queue.number]
+        # One that follows keeps no books: it has seen queues come that it has no counters for.
+        counters = self._counters.get(queue.number) or Counters()
         return v2.QueueStat(
             name=queue.name,
             policy=queue.policy,
@@ -338,6 +368,19 @@ class Broker(Deliveries):
     def tick(self) -> None:
         """Do what the clock asks for: end leases, release delayed tasks, expire, stop waiting."""
         now = self._clock()
+        if self.replica.is_leading:
+            self._keep_times(now)
+        self.serve()
+        for waiting in self._patience.take_due(now):
+            if waiting in self._reading:
+                self._reading.pop(waiting)()
+                continue
+            consumer = self._waiting[waiting]
+            self.end(consumer)
+            # There was nothing when the wait began, and that was sure.
+            consumer.caller.answer(consumer.number, v2.NOTHING_DELIVERED)
+
+    def _keep_times(self, now: int) -> None:
         self._return_ended(self.leases.expire(now))
         for number in self._timed.take_due(now):
             queue = self._state.by_number[number]
@@ -349,14 +392,6 @@ class Broker(Deliveries):
                 queue.take_these(due)
                 self._expire(queue, due)
             self._watch(queue)
-        self.serve()
-        for waiting in self._patience.take_due(now):
-            if waiting in self._reading:
-                self._reading.pop(waiting)()
-                continue
-            consumer = self._waiting[waiting]
-            self.end(consumer)
-            consumer.caller.answer(consumer.number, v2.NOTHING_DELIVERED)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when ``tick`` has something to do, or ``None`` if never."""
@@ -364,18 +399,3 @@ class Broker(Deliveries):
             return None
         times = (self.leases.next_deadline(), self._patience.next(), self._timed.next())
         return min((time for time in times if time is not None), default=None)
-
-
-class _Later:
-    """Calls somebody when everything before it is applied."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-
-    def apply(self, state: object) -> None:
-        pass
-
-    def tell(self) -> None:
-        self._call()

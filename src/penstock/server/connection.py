@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         if (request.major, request.minor) == (1, 0):
             self.session = self._listener.session1(self)
         elif (request.major, request.minor) == (v2.MAJOR, v2.MINOR):
-            self.session = Session2(self._listener.broker, self.write)
+            self.session = Session2(self._listener.broker, self.write, self._listener.node.group)
         reason = None
         if self.session is None:
             reason = f"versions 1.0 and {v2.MAJOR}.{v2.MINOR} are spoken here"

@@ -33,15 +33,25 @@ class Deliveries(Books):
     """Tasks on their way out, and back."""
 
     def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
-        super().__init__(replica, clock, limits)
-        self.leases = Leases(replica.group.term)
-        self._waiting: dict[
-            int, Consumer
-        ] = {}  # dequeues that wait for a time, by a number of ours
-        self._patience = Deadlines()  # until when, by the same number
+        self._patience = Deadlines()  # until when somebody waits, by a number of ours
         self._next_waiting = 1
+        super().__init__(replica, clock, limits)
+
+    def _open(self) -> None:
+        super()._open()
+        self.leases = Leases(self.replica.group.term)
+        self._waiting: dict[int, Consumer] = {}  # dequeues that wait for a time, by the same number
+        self._is_asking = False  # whether the group was asked for the sake of those who wait
 
     def dequeue(self, caller: Caller, number: int, request: v2.Dequeue) -> None:
+        if self.replica.is_alone:
+            self._dequeue(caller, number, request)
+        else:
+            self._confirm(lambda: self._dequeue(caller, number, request), caller, number)
+
+    def _dequeue(self, caller: Caller, number: int, request: v2.Dequeue) -> None:
+        if caller.is_gone:
+            return
         queue = self._find(request.queue)
         if queue is None:
             self._missing(caller, number, request.queue)
@@ -129,6 +139,29 @@ class Deliveries(Books):
 
     def serve(self) -> None:
         """Give what is ready to those who wait for it. Called when a batch is done."""
+        if not self._hungry or not self.replica.is_leading:
+            return
+        if self.replica.is_alone or self.replica.is_fresh:
+            self._serve()
+        elif not self._is_asking and self._has_waiting:
+            self._is_asking = True
+            self.replica.confirm(self._serve_confirmed, self._give_up_serving)
+        elif not self._is_asking:
+            self._hungry.clear()
+
+    @property
+    def _has_waiting(self) -> bool:
+        counters = self._counters
+        return any(number in counters and counters[number].line for number in self._hungry)
+
+    def _serve_confirmed(self) -> None:
+        self._is_asking = False
+        self._serve()
+
+    def _give_up_serving(self, failed: v2.Failed) -> None:  # noqa: ARG002
+        self._is_asking = False
+
+    def _serve(self) -> None:
         while self._hungry:
             _, queue = self._hungry.popitem()
             counters = self._counters.get(queue.number)

@@ -8,6 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unreachable
+from penstock.server.group_status import GroupStatus
 from penstock.server.listener import Listener
 from penstock.server.metrics import Histogram
 
@@ -90,10 +91,41 @@ def _metrics(listener: Listener) -> Iterator[Metric]:
         ("sent_bytes", "Bytes written to callers.", meter.bytes_sent),
         ("snapshots", "Snapshots taken.", meter.snapshots),
     )
+    if node.group is not None:
+        yield from _members(node.group.status())
     yield _histogram("sync_seconds", "Writing and syncing one batch.", meter.sync_seconds)
     yield _histogram("commit_seconds", "From a proposal to its answer.", meter.commit_seconds)
     yield _histogram("batch_entries", "Entries in one batch.", meter.batch_entries)
     yield from _queues(listener)
+
+
+def _members(status: GroupStatus) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    yield from _gauges(
+        ("is_leading", "Whether this node leads and serves.", status.is_leading),
+        ("leader", "The node that leads, 0 if none is known.", status.leader),
+        ("applied_index", "The last applied index.", status.applied),
+        ("last_index", "The last index of the log.", status.last),
+    )
+    gauges = {
+        "match_index": ("The last entry that a member is known to have.", "match"),
+        "lag_entries": ("Entries that a member lacks.", "lag"),
+        "window_appends": ("Appends under way to a member.", "window"),
+    }
+    for name, (text, field) in gauges.items():
+        family = GaugeMetricFamily(f"penstock_peer_{name}", text, labels=["peer"])
+        for member in status.members:
+            if getattr(member, field) is not None:
+                family.add_metric([str(member.id)], getattr(member, field))
+        yield family
+    state = GaugeMetricFamily(
+        "penstock_peer_state", "How a leader sends to a member.", labels=["peer", "state"]
+    )
+    for member in status.members:
+        if member.pace is not None:
+            state.add_metric([str(member.id), member.pace], 1)
+    yield state
 
 
 def _gauges(*values: tuple[str, str, float]) -> Iterator[Metric]:

@@ -43,6 +43,7 @@ class Listener:
         self._is_poking = False
         node.replica.after_apply.insert(0, self._note_answered)
         node.replica.after_apply.append(self._after_apply)
+        node.replica.after_confirm.append(self._schedule)
         if isinstance(node.disk, ThreadDisk):
             self._disk = node.disk
             node.replica.hold = self._hold
@@ -60,6 +61,7 @@ class Listener:
             connection.write,
             connection.attend,
             node=cluster,
+            group=self.node.group,
             with_id=settings.with_ids,
         )
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.formats.taskflux.generation import Generation
-from penstock.model import Index, NodeId
+from penstock.model import Index, NodeId, SnapshotPoint, Term
 from penstock.raft.sole import SoleMember
 from penstock.server.broker import Broker
 from penstock.server.disk import Disk
+from penstock.server.group import Group
+from penstock.server.membership import refuse_member
 from penstock.server.metrics import Meter
-from penstock.server.rebuild import rebuild
+from penstock.server.rebuild import SnapshotWalk, rebuild
 from penstock.server.replica import Replica
 from penstock.server.settings import Settings
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import Files, OsFiles
+from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.recovery import Cut
 from penstock.storage.task_pages import TaskShelf
 
@@ -39,6 +45,9 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_SYSTEM: Final = random.SystemRandom()  # incarnations must not repeat where processes are copied
+
+
 class Node:
     """Everything that a server or a program in process needs to serve a directory."""
 
@@ -50,31 +59,45 @@ class Node:
         on_failure: Callable[[PenstockError], None],
         clock: Callable[[], int] = wall_clock_ms,
         files: Files | None = None,
+        draw: Callable[[int], int] = _SYSTEM.randrange,
+        log_limits: LogLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Open, recover and lead. Raises ``StorageError``, ``BadData`` or ``ReplayConflict``."""
+        """Open and recover; alone, lead. ``draw(n)`` returns chance, 0 to n - 1, for elections.
+
+        Raises ``StorageError``, ``BadData`` or ``ReplayConflict``.
+        """
         started = time.perf_counter()
         self.settings = settings
         files = OsFiles() if files is None else files
         upgraded = upgrade(files, settings.data)
-        directory = NodeDirectory(files, settings.data, generation=Generation(settings.generation))
-        self.shelf: TaskShelf | None = None
-        try:
-            if directory.layout.generation is Generation.THREE:
-                self.shelf = TaskShelf(files, directory.layout.home, directory.snapshot.point)
-            state = rebuild(directory, self.shelf)
-        except BaseException:
-            self._let_go(directory)
-            raise
-        log = directory.log
+        directory = NodeDirectory(
+            files,
+            settings.data,
+            generation=Generation(settings.generation),
+            limits=log_limits,
+        )
         self.disk = disk
         self.directory = directory
         self.meter = Meter()
-        group = SoleMember(
-            NodeId(settings.node), directory.metadata.state, log.end, Index(log.end - 1)
-        )
-        self.replica = Replica(directory, group, state, disk, self.meter, on_failure=on_failure)
-        self.replica.lead()
+        self.shelf: TaskShelf | None = None
+        self.group: Group | None = None
+        try:
+            if settings.group is None:
+                self.replica = self._open_alone(files, on_failure)
+            else:
+                self.group = Group(
+                    directory, settings.group, disk, self.meter, files, draw, on_failure
+                )
+                self.replica = self.group.replica
+        except BaseException:
+            self._let_go(directory)
+            raise
+        if self.group is None:
+            self.replica.lead()
         self.broker = Broker(self.replica, clock, settings.limits)
+        if self.group is not None:
+            self.group.serve(self.broker)
+        state, log = self.replica.state, directory.log
         self.recovered = Recovered(
             seconds=time.perf_counter() - started,
             entries=log.end - log.first,
@@ -84,6 +107,22 @@ class Node:
             upgraded=upgraded,
         )
 
+    def _open_alone(self, files: Files, on_failure: Callable[[PenstockError], None]) -> Replica:
+        directory = self.directory
+        refuse_member(files, directory.layout.home)
+        if directory.layout.generation is Generation.THREE:
+            self.shelf = TaskShelf(files, directory.layout.home, directory.snapshot.point)
+        state = rebuild(directory, self.shelf)
+        log = directory.log
+        group = SoleMember(
+            NodeId(self.settings.node), directory.metadata.state, log.end, Index(log.end - 1)
+        )
+        return Replica(directory, group, state, self.disk, self.meter, on_failure=on_failure)
+
+    def state_digest(self) -> bytes:
+        """Return a hash of the state: the same on every replica that has applied the same entries."""
+        return state_digest(self.replica)
+
     def close(self) -> None:
         """Let the directory go; the disk has finished."""
         self._let_go(self.directory)
@@ -92,3 +131,16 @@ class Node:
         if self.shelf is not None:
             self.shelf.close()
         directory.close()
+
+
+def state_digest(replica: Replica) -> bytes:
+    walk = SnapshotWalk(
+        replica.state, SnapshotPoint(index=Index(0), term=Term(1)), replica.generation
+    )
+    digest = hashlib.sha256()
+    try:
+        for piece in walk.pieces:
+            digest.update(piece)
+    finally:
+        walk.end()
+    return digest.digest()

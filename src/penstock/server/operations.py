@@ -6,11 +6,11 @@ from the bytes. That both come to the same state is held by tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.model import NO_TERMS, Policy, QueueName, QueueOptions, Terms
-from penstock.protocol.version2 import Answer, Enqueued, Ok, Outcome, Purged, Run, Settled
+from penstock.protocol.version2 import Answer, Enqueued, Failed, Ok, Outcome, Purged, Run, Settled
 from penstock.queues.queue import Queue
 from penstock.queues.state import State
 
@@ -70,6 +70,10 @@ class Add:
         for caller, number in self.waiting:
             caller.answer(number, self._answer)
 
+    def lose(self, failed: Failed) -> None:
+        for caller, number in self.waiting:
+            caller.answer(number, failed)
+
 
 class AddEach:
     """Tasks come into a queue, each by a request of its own, of whichever caller."""
@@ -103,6 +107,11 @@ class AddEach:
             caller.answer_singles(numbers, first)
             first += len(numbers)
 
+    def lose(self, failed: Failed) -> None:
+        for caller, numbers in self._asked:
+            for number in numbers:
+                caller.answer(number, failed)
+
 
 class Remove:
     """Tasks leave their queues: acknowledged, purged, expired or moved."""
@@ -133,6 +142,10 @@ class Remove:
     def tell(self) -> None:
         if self._caller is not None:
             self._caller.answer(self._number, self._answer)
+
+    def lose(self, failed: Failed) -> None:
+        if self._caller is not None:
+            self._caller.answer(self._number, failed)
 
 
 class Return:
@@ -165,6 +178,10 @@ class Return:
         if self._caller is not None:
             self._caller.answer(self._number, self._answer)
 
+    def lose(self, failed: Failed) -> None:
+        if self._caller is not None:
+            self._caller.answer(self._number, failed)
+
 
 class Create:
     """A queue begins."""
@@ -194,6 +211,9 @@ class Create:
     def tell(self) -> None:
         self._caller.answer(self._number, OK)
 
+    def lose(self, failed: Failed) -> None:
+        self._caller.answer(self._number, failed)
+
 
 class Delete:
     """A queue ends, and with it its tasks, leases and waiting consumers."""
@@ -214,6 +234,9 @@ class Delete:
     def tell(self) -> None:
         self._caller.answer(self._number, OK)
 
+    def lose(self, failed: Failed) -> None:
+        self._caller.answer(self._number, failed)
+
 
 class Answered:
     """Nothing of its own: the last of several operations, which tells what they came to."""
@@ -230,3 +253,26 @@ class Answered:
 
     def tell(self) -> None:
         self._caller.answer(self._number, self._answer)
+
+    def lose(self, failed: Failed) -> None:
+        self._caller.answer(self._number, failed)
+
+
+class Later:
+    """Nothing of its own: calls somebody when everything before it is applied."""
+
+    __slots__ = ("_call", "_caller", "_number")
+
+    def __init__(self, call: Callable[[], None], caller: Caller, number: int) -> None:
+        self._call = call
+        self._caller = caller
+        self._number = number
+
+    def apply(self, state: State) -> None:
+        pass
+
+    def tell(self) -> None:
+        self._call()
+
+    def lose(self, failed: Failed) -> None:
+        self._caller.answer(self._number, failed)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import assert_never
 
 from penstock.errors import BadData, ReplayConflict
@@ -37,6 +37,14 @@ from penstock.model import (
 from penstock.queues.queue import Queue
 from penstock.queues.state import Shelf, State
 from penstock.queues.tasks import Tasks
+from penstock.raft.configuration import (
+    Configuration,
+    apply_change,
+    decode_configuration,
+    encode_configuration,
+)
+from penstock.raft.configuration import decode_change as decode_group_change
+from penstock.server.entry_store import change_in, is_change
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.records import Stretch
 
@@ -47,9 +55,8 @@ def rebuild(directory: NodeDirectory, shelf: Shelf | None = None) -> State:
     The shelf has the pages of paged queues as they were at the snapshot.
     """
     state = State(shelf)
+    restore(state, directory)
     point = directory.snapshot.point
-    if point is not None:
-        restore_snapshot(state, directory)
     after = Index(0 if point is None else point.index + 1)
     replay = Replay(state, is_by_id=directory.layout.generation is Generation.THREE)
     for stretch in directory.log.stretches(after):
@@ -57,18 +64,39 @@ def rebuild(directory: NodeDirectory, shelf: Shelf | None = None) -> State:
     return state
 
 
+def restore(state: State, directory: NodeDirectory) -> None:
+    """Fill a new state from the snapshot, if there is one. Raises ``BadData`` or ``ReplayConflict``."""
+    if directory.snapshot.point is not None:
+        restore_snapshot(state, directory)
+
+
 class Replay:
     """Applies entries to a state, in order, from buffers of many."""
 
-    def __init__(self, state: State, *, is_by_id: bool) -> None:
+    def __init__(
+        self, state: State, *, is_by_id: bool, initial: Configuration | None = None
+    ) -> None:
+        """``initial``: what the group began with; ``None`` for a group of one, whose members do not change."""
         self._state = state
         self._is_by_id = is_by_id
+        self._initial = initial
         # What the extension before said of the entries to come.
         self._terms: Terms = NO_TERMS
         self._terms_left = 0
         self._creating: Creating | None = None
         self._removing: deque[int] = deque()
         self._by_value: dict[int, _ByValue] = {}  # by queue number, for generation 2's removals
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no extension waits for entries that it speaks of: the state says all there is to say."""
+        return not self._terms_left and self._creating is None and not self._removing
+
+    def apply_payloads(self, first: Index, payloads: Sequence[bytes]) -> None:
+        """Apply consecutive entries by their payloads. Raises as ``apply`` does."""
+        ends = list(accumulate(map(len, payloads)))
+        starts = [0, *ends[:-1]]
+        self.apply(Stretch(first=first, data=b"".join(payloads), starts=starts, ends=ends))
 
     def apply(self, stretch: Stretch) -> None:
         """Apply consecutive entries. Raises ``BadData`` or ``ReplayConflict`` naming the entry."""
@@ -108,6 +136,9 @@ class Replay:
 
     def _apply_one(self, data: bytes, start: int, end: int) -> None:
         if is_extension(data, start, end):
+            if self._initial is not None and is_change(data[start:end]):
+                self._change_members(data[start:end], self._initial)
+                return
             extension = decode_extension(data, start, end)
             if extension is not None:
                 self._extend(extension)
@@ -123,6 +154,13 @@ class Replay:
             self._remove_equal(self._state.find(name), middle, payload)
             return  # the one kind of entry that goes on with what an extension began
         self._forget_extension()
+
+    def _change_members(self, payload: bytes, initial: Configuration) -> None:
+        self._forget_extension()
+        group = self._state.group
+        configuration = decode_configuration(group) if group else initial
+        change = decode_group_change(change_in(payload))
+        self._state.group = encode_configuration(apply_change(configuration, change))
 
     def _forget_extension(self) -> None:
         self._terms, self._terms_left, self._creating = NO_TERMS, 0, None
@@ -272,6 +310,8 @@ def _restore_notes(state: State, found: list[notes.Note]) -> None:
                         state.producers.note(
                             note.id, sequence, queue=queue, total=total, first=first, count=count
                         )
+            case notes.GroupNote():
+                state.group = note.configuration
             case _:
                 pass
 
@@ -364,7 +404,7 @@ def _is_plain(state: State, generation: Generation) -> bool:
     numbers = [queue.number for queue in state.queues()]
     if numbers != list(range(len(numbers))) or state.next_number != len(numbers):
         return False
-    if len(state.producers):
+    if len(state.producers) or state.group:
         return False
     for queue in state.queues():
         if queue.options != NO_OPTIONS or queue.attempts:
@@ -405,6 +445,8 @@ def _notes(state: State, generation: Generation) -> Iterator[notes.Note]:
             for sequence, taken in requests.items()
         ]
         yield notes.ProducerNote(id=producer, forgotten=forgotten, requests=rows_)
+    if state.group:
+        yield notes.GroupNote(configuration=state.group)
 
 
 def _task_rows(queue: Queue) -> Iterator[notes.TaskRow]:

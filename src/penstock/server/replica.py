@@ -18,10 +18,12 @@ from penstock.errors import PenstockError, StorageFailed
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import NOTHING, Index, SnapshotPoint
+from penstock.protocol.version2 import Failed
 from penstock.queues.state import State
 from penstock.raft.ready import Ready
 from penstock.raft.sole import SoleMember
 from penstock.server.disk import Disk
+from penstock.server.member import GroupMember
 from penstock.server.metrics import Meter
 from penstock.storage.directory import NodeDirectory
 
@@ -40,14 +42,22 @@ class Operation(Protocol):
         """Answer whoever asked; called after ``apply``."""
         ...
 
+    def lose(self, failed: Failed) -> None:
+        """Answer whoever asked that another leads now: nobody knows whether the entries will be committed."""
+        ...
+
+
+Call = Callable[[], None]
+Lose = Callable[[Failed], None]
+
 
 class Replica:
-    """One node's copy of the state, and its part in keeping all copies alike."""
+    """One node's copy of the state, and its part in keeping all copies alike. Here: the only copy."""
 
     def __init__(
         self,
         directory: NodeDirectory,
-        group: SoleMember,
+        group: SoleMember | GroupMember,
         state: State,
         disk: Disk,
         meter: Meter,
@@ -60,11 +70,12 @@ class Replica:
         self.state = state
         self.meter = meter
         self.failure: PenstockError | None = None  # once set, nothing is answered any more
-        self.applied = Index(directory.log.end - 1)
+        self.applied = group.committed
         self._disk = disk
         self._on_failure = on_failure
         self._operations: deque[Operation] = deque()  # those that are not applied yet
         self._ends: deque[Index] = deque()  # the last entry of each
+        self._starts: deque[Index] = deque()  # the first entry of each
         # The newest one, which may still grow: nothing of it was handed out. None if there is no such.
         self.open: Operation | None = None
         self._is_busy = False  # whether the disk works for us
@@ -76,6 +87,13 @@ class Replica:
         # Stays true when a bug of ours got in between: the state is not what the log says any more.
         self.is_applying = False
         self.after_apply: list[Callable[[], None]] = []  # called when a batch was applied
+        self.after_confirm: list[
+            Callable[[], None]
+        ] = []  # called when ``confirm`` has called others
+        # Whether what was just applied proves that nobody else leads.
+        self.is_fresh = True
+        self.is_leading = True  # decides what is asked of it
+        self.is_alone = True  # needs nobody's word for that
 
     @property
     def generation(self) -> Generation:
@@ -92,6 +110,7 @@ class Replica:
 
     def lead(self) -> None:
         """Begin a new term; its first entry says nothing and commits what was there before."""
+        assert isinstance(self.group, SoleMember), "in a group of several others have to agree"
         self.group.campaign()
         self.group.propose([encode_delta(NOTHING)])
         self.advance()
@@ -109,7 +128,24 @@ class Replica:
             return
         self._operations.append(operation)
         self._ends.append(end)
+        self._starts.append(Index(end - len(payloads) + 1))
         self.open = operation
+
+    def confirm(self, call: Call, lose: Lose) -> None:  # noqa: ARG002
+        """Call as soon as it is sure that nobody else led at a moment from now on; ``lose`` if another does."""
+        call()
+
+    def refusal(self) -> Failed | None:
+        """Return why nothing can be asked of this node now, ``None`` if it can."""
+        return None
+
+    def note_snapshot(self) -> None:
+        """Note that a snapshot of the state at ``snapshot_point`` is in place."""
+
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether the state as it is says all there is to say: no entry waits for another."""
+        return True
 
     def advance(self) -> None:
         """Do all that can be done now. Call it whenever something was proposed."""
@@ -139,29 +175,36 @@ class Replica:
                     return
                 self._run_chore()
                 continue
-            self._is_busy = ready.must_sync
-            if ready.must_sync:
-                self.open = None
-                self.meter.note_handed_out()
-                append = ready.append
-                self._disk.run(
-                    partial(self._persist, ready),
-                    partial(self._finish, ready),
-                    is_small=append is None or len(append.payloads) <= INLINE_MAX,
-                )
+            self._hand_out(ready)
             self._apply(ready.committed)
+
+    def _hand_out(self, ready: Ready) -> None:
+        """Give the disk what it has to do for a Ready, if that is anything."""
+        self._is_busy = ready.must_sync
+        if ready.must_sync:
+            self.open = None
+            self.meter.note_handed_out()
+            self._disk.run(
+                partial(self._persist, ready),
+                partial(self._finish, ready),
+                is_small=ready.snapshot is None and ready.entry_count <= INLINE_MAX,
+            )
 
     def _persist(self, ready: Ready) -> None:
         """Write and sync what a Ready holds. Runs where the disk wants, one at a time."""
         if ready.hard_state is not None:
             self.directory.metadata.replace(ready.hard_state)
-        append = ready.append
-        if append is not None:
-            log, started = self.directory.log, time.perf_counter()
+        if ready.appends:
+            started = time.perf_counter()
+            self._write(ready)
+            self.meter.note_synced(ready.entry_count, time.perf_counter() - started)
+
+    def _write(self, ready: Ready) -> None:
+        log = self.directory.log
+        for append in ready.appends:
             log.append(append.term, append.payloads)
-            log.sync()  # An answer that outruns the disk can promise a task that a crash then loses.
-            log.set_committed(Index(append.end - 1))
-            self.meter.note_synced(len(append.payloads), time.perf_counter() - started)
+        log.sync()  # An answer that outruns the disk can promise a task that a crash then loses.
+        log.set_committed(Index(ready.appends[-1].end - 1))  # alone, what is synced is committed
 
     def _finish(self, ready: Ready, error: BaseException | None) -> None:
         self._is_busy = False
@@ -181,18 +224,22 @@ class Replica:
         self.is_applying = True
         while ends and ends[0] <= committed:
             ends.popleft()
+            self._starts.popleft()
             operation = operations.popleft()
             operation.apply(self.state)
             done.append(operation)
         self.applied = committed
         self.group.applied(committed)
+        self._tell(done)
+        self.is_applying = False
+
+    def _tell(self, done: Sequence[Operation]) -> None:
         if done:
             for operation in done:
                 operation.tell()
             for call in self.after_apply:
                 call()
             self.meter.note_told()
-        self.is_applying = False
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing is written or answered any more."""

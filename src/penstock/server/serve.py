@@ -20,6 +20,7 @@ from penstock import __version__
 from penstock.errors import LimitReached, PenstockError, StorageFailed, Unreachable
 from penstock.server.disk import ThreadDisk
 from penstock.server.exposition import Exposition, expose
+from penstock.server.group_service import GroupService
 from penstock.server.listener import Listener
 from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
@@ -87,10 +88,12 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         ThreadDisk(loop.call_soon_threadsafe),
         ThreadDisk(loop.call_soon_threadsafe),
     )
-    node, metrics = None, None
+    node, metrics, group = None, None, None
     try:
-        node = Node(settings, disk, on_failure=stop)
+        node = Node(_with_address(settings), disk, on_failure=stop)
         listener = Listener(node, loop)
+        if node.group is not None:
+            group = GroupService(node.group, loop, say)
         if settings.metrics_port is not None:
             metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
         _listen(listening, settings)
@@ -100,6 +103,8 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         snapshot_disk.close()
         if metrics is not None:
             metrics.close()
+        if group is not None:
+            group.close()
         if node is not None:
             node.close()
         raise
@@ -112,8 +117,12 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
     server = await loop.create_server(listener.accept, sock=listening, backlog=BACKLOG)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, None)
+    if group is not None:
+        await group.start()
     _say_started(node, listening.getsockname(), metrics, say)
     cause = await stopped
+    if cause is None and group is not None:
+        await group.hand_over()  # while clients are still heard: they are sent to the new leader
     server.close()
     if cause is None:
         await _stop(listener, snapshots)
@@ -123,6 +132,8 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
     await asyncio.sleep(0)  # lets the transports hand over what they hold
     if metrics is not None:
         metrics.close()
+    if group is not None:
+        group.close()
     disk.close()
     snapshot_disk.close()
     if cause is None:
@@ -131,6 +142,15 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         node.close()
     say("stopped", {"text": "as asked" if cause is None else str(cause)})
     return cause
+
+
+def _with_address(settings: Settings) -> Settings:
+    """Return settings of a group with the address that clients are told, unless another was given."""
+    group = settings.group
+    if group is None or group.client_address:
+        return settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return replace(settings, group=replace(group, client_address=f"{host}:{settings.port}"))
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -16,12 +16,16 @@ from penstock.protocol import version2 as v2
 from penstock.protocol.version2 import Failure, Outcome
 from penstock.server.broker import Broker
 from penstock.server.caller import OUT_SIZE_MAX, Caller
+from penstock.server.session2 import GroupDesk
 
 _CODES = {
     Failure.INVALID: v1.Code.UNKNOWN,
     Failure.QUEUE_MISSING: v1.Code.QUEUE_MISSING,
     Failure.QUEUE_EXISTS: v1.Code.QUEUE_EXISTS,
 }
+
+_NOT_LED = (Failure.NOT_LEADER, Failure.OUTCOME_UNKNOWN)
+"""Failures for which version 1 has one packet: the client asks the leader what became of it, or asks it anew."""
 
 
 class _Step(Enum):
@@ -41,6 +45,7 @@ class Session1(Caller):
         "_broker",
         "_buffer",
         "_enqueue",
+        "_group",
         "_is_full",
         "_is_going",
         "_node",
@@ -62,14 +67,19 @@ class Session1(Caller):
         attend: Callable[[], None],
         *,
         node: v1.Cluster,
+        group: GroupDesk | None = None,
         with_id: bool = True,
     ) -> None:
-        """``attend`` asks the connection to look at ``is_broken`` and ``has_backlog`` soon."""
+        """``attend`` asks the connection to look at ``is_broken`` and ``has_backlog`` soon.
+
+        ``node`` is what a node that is alone says of its cluster; one in a group asks ``group``.
+        """
         super().__init__()
         self._broker = broker
         self._attend = attend
         self._write = write
         self._node = node
+        self._group = group
         self._with_id = with_id
         self._buffer = bytearray()
         self._is_going = (
@@ -188,13 +198,15 @@ class Session1(Caller):
                 self._send(v1.Failed(code=request.code, text=""))
                 return
             case v1.AskCluster():
-                self._send(self._node)
+                self._send(self._cluster())
                 return
             case v1.Authorize() | v1.Bootstrap() | v1.Acknowledge() | v1.Reject():
                 return  # known, and out of place: ignored, as TaskFlux does (7.2)
             case _:
                 pass
         self._step = _Step.ANSWER
+        if self._is_refused():
+            return
         match request:
             case v1.Dequeue():
                 broker.dequeue(self, 0, v2.Dequeue(request.queue, 1, 0, request.wait_ms, 0))
@@ -213,6 +225,8 @@ class Session1(Caller):
         assert enqueue is not None
         if isinstance(request, v1.Acknowledge):
             self._step = _Step.ANSWER
+            if self._is_refused():
+                return
             self._queue = enqueue.queue
             own = v2.Enqueue(enqueue.queue, (enqueue.key,), (enqueue.payload,))
             self._broker.enqueue(self, 0, own)
@@ -228,12 +242,38 @@ class Session1(Caller):
         match request:
             case v1.Acknowledge():
                 self._step = _Step.ANSWER
-                self._broker.ack(self, 0, v2.Ack((self._token,)))
+                if not self._is_refused():
+                    self._broker.ack(self, 0, v2.Ack((self._token,)))
             case v1.Reject():
                 self._step = _Step.ANSWER
-                self._broker.nack(self, 0, v2.Nack((self._token,)))
+                if not self._is_refused():
+                    self._broker.nack(self, 0, v2.Nack((self._token,)))
             case _:
                 self.is_broken = True
+
+    def _is_refused(self) -> bool:
+        """Answer that another node leads, if one does, and return whether that was so."""
+        refusal = self._broker.leader_refusal()
+        if refusal is not None:
+            self.answer(0, refusal)
+        return refusal is not None
+
+    def _cluster(self, leader: int | None = None) -> v1.Cluster:
+        """Return where clients reach the members; ids of version 1 are places in that list.
+
+        ``leader`` leads, or is about to; ``None``: who does in this node's view.
+        """
+        if self._group is None:
+            return self._node
+        status = self._group.status()
+        known = {each.id: each.client_address for each in status.members if each.client_address}
+        nodes = sorted(known)
+        places = {node: place for place, node in enumerate(nodes)}
+        return v1.Cluster(
+            addresses=tuple(known[node] for node in nodes),
+            leader=places.get(status.leader if leader is None else leader),
+            node=places.get(status.node, -1),
+        )
 
     # Answers.
 
@@ -251,6 +291,9 @@ class Session1(Caller):
                 self._send(self._listed(answer) if number else self._counted(answer))
             case v2.Ok():
                 self._send(v1.Ok())
+            case v2.Failed() if answer.code in _NOT_LED:
+                leader = answer.detail if answer.code == Failure.NOT_LEADER else None
+                self._send(v1.NotLeader(leader=self._cluster(leader).leader))
             case v2.Failed():
                 code = _CODES.get(Failure(answer.code), v1.Code.UNKNOWN)
                 self._send(v1.Failed(code=code, text=answer.text))

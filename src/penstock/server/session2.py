@@ -7,9 +7,9 @@ socket and a caller in process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, Protocol
 
 from penstock import __version__
 from penstock.errors import BadData, Compacted, InvalidValue
@@ -24,9 +24,11 @@ from penstock.protocol.version2.requests import (
     decode_lone,
     take_singles,
 )
+from penstock.raft.configuration import Change, Step
 from penstock.server.broker import Broker
 from penstock.server.caller import OUT_SIZE_MAX, SinglesCaller
 from penstock.server.consumers import Consumer
+from penstock.server.group_status import GroupStatus, MemberStatus
 
 READ_SIZE_MAX: Final = 2**20
 """Bytes of entries in one answer to a read."""
@@ -43,6 +45,32 @@ SUBSCRIPTIONS_MAX: Final = 1024
 
 _KINDS: Final = frozenset(kind for kind in Kind if chr(kind).isupper())
 
+_ANYWHERE: Final = (v2.Read, v2.Node, v2.Ping, v2.Cluster, v2.Unsubscribe)
+"""What a node answers that does not lead: what it has applied, and what it knows of itself and of its group."""
+
+_STEPS: Final = {
+    v2.MemberStep.VOTER: Step.VOTER,
+    v2.MemberStep.LEARNER: Step.LEARNER,
+    v2.MemberStep.REMOVE: Step.REMOVE,
+}
+
+
+class GroupDesk(Protocol):
+    """Where a caller asks about the group, for other members, or for another leader."""
+
+    @property
+    def client_addresses(self) -> Mapping[int, str]:
+        """Where clients reach the members, as far as that is known."""
+
+    def status(self) -> GroupStatus:
+        """Return the group as the node sees it."""
+
+    def change_members(self, change: Change, then: Callable[[str | None], None]) -> None:
+        """Change the members, and call ``then``: with nothing when that is applied, else with the reason."""
+
+    def transfer_leadership(self, to: int, then: Callable[[str | None], None]) -> None:
+        """Let ``to`` lead, and call ``then`` in the same way."""
+
 
 class Session2(SinglesCaller):
     """One caller of version 2."""
@@ -51,6 +79,7 @@ class Session2(SinglesCaller):
         "_backlog",
         "_broker",
         "_frames",
+        "_group",
         "_in_flight",
         "_is_full",
         "_lone_size_max",
@@ -64,9 +93,13 @@ class Session2(SinglesCaller):
         "is_broken",
     )
 
-    def __init__(self, broker: Broker, write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, broker: Broker, write: Callable[[bytes], None], group: GroupDesk | None = None
+    ) -> None:
+        """``group`` is ``None`` for a node that is alone."""
         super().__init__()
         self._broker = broker
+        self._group = group
         self._write = write
         self._frames = FrameReader(broker.limits.frame_size_max)
         self._lone_size_max = min(broker.limits.frame_size_max, LONE_SIZE_MAX)
@@ -136,7 +169,12 @@ class Session2(SinglesCaller):
         sizes = [len(payload) + REQUEST_OVERHEAD for payload in singles.payloads]
         in_flight.update(zip(numbers, sizes, strict=True))
         self.in_flight_size += sum(sizes)
-        self._broker.enqueue_singles(self, singles)
+        refusal = self._broker.leader_refusal()
+        if refusal is None:
+            self._broker.enqueue_singles(self, singles)
+            return
+        for number in numbers:
+            self.answer(number, refusal)
 
     def answer_singles(self, numbers: Sequence[int], first: int) -> None:
         """Answer requests that enqueued one task each."""
@@ -197,10 +235,18 @@ class Session2(SinglesCaller):
 
     def answer(self, number: int, answer: v2.Answer) -> None:
         self.in_flight_size -= self._in_flight.pop(number, 0)
-        if self._subscriptions and isinstance(answer, v2.Failed):
-            self._subscriptions.pop(number, None)  # its queue is gone, and so is the subscription
+        if isinstance(answer, v2.Failed):
+            # Its queue is gone, or this node does not lead any more, and so is the subscription.
+            self._subscriptions.pop(number, None)
+            answer = self._addressed(answer)
         if not self.is_gone:
             self._send(encode_answer(answer, number))
+
+    def _addressed(self, failed: v2.Failed) -> v2.Failed:
+        """Return a failure that tells where the leader is, if another node leads."""
+        if failed.code != Failure.NOT_LEADER or self._group is None:
+            return failed
+        return v2.not_leader(failed.detail, self._group.client_addresses.get(failed.detail))
 
     def _send(self, frame: bytes) -> None:
         if not self._out:
@@ -231,6 +277,10 @@ class Session2(SinglesCaller):
             request = decode_request(kind, body)
         except InvalidValue as error:
             self.answer(number, v2.Failed(Failure.INVALID, str(error)))
+            return
+        refusal = None if isinstance(request, _ANYWHERE) else broker.leader_refusal()
+        if refusal is not None:
+            self.answer(number, refusal)
             return
         match request:
             case v2.Enqueue():
@@ -263,6 +313,10 @@ class Session2(SinglesCaller):
                 self.answer(number, self._node())
             case v2.Ping():
                 self.answer(number, v2.Ok())
+            case v2.Cluster():
+                self.answer(number, self._cluster())
+            case v2.ChangeMembers() | v2.Transfer():
+                self._change_group(number, request)
 
     def _subscribe(self, number: int, request: v2.Subscribe) -> None:
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -316,6 +370,7 @@ class Session2(SinglesCaller):
 
     def _node(self) -> v2.NodeInfo:
         replica, limits = self._broker.replica, self._broker.limits
+        members = () if self._group is None else self._group.status().members
         return v2.NodeInfo(
             node=replica.group.node,
             leader=replica.group.leader,
@@ -326,4 +381,99 @@ class Session2(SinglesCaller):
             committed=replica.applied,
             frame_size_max=limits.frame_size_max,
             payload_size_max=limits.payload_size_max,
+            addresses=client_addresses(members),
         )
+
+    # The group.
+
+    def _cluster(self) -> v2.ClusterInfo:
+        if self._group is not None:
+            return cluster_info(self._group.status())
+        replica = self._broker.replica
+        node, end = replica.group.node, replica.directory.log.end
+        alone = v2.ClusterMember(
+            node=node,
+            address="",
+            client_address="",
+            standing="voter",
+            is_leader=True,
+            is_self=True,
+            match=end - 1,
+            lag=0,
+        )
+        return v2.ClusterInfo(
+            node=node,
+            leader=node,
+            role="leader",
+            is_leading=True,
+            is_joint=False,
+            term=replica.group.term,
+            first=replica.directory.log.first,
+            last=end - 1,
+            committed=replica.applied,
+            applied=replica.applied,
+            incarnation="",
+            members=(alone,),
+        )
+
+    def _change_group(self, number: int, request: v2.ChangeMembers | v2.Transfer) -> None:
+        if self._group is None:
+            text = "this node is alone; nodes of a group are started with --peers"
+            self.answer(number, v2.Failed(Failure.CHANGE_REFUSED, text))
+            return
+
+        def then(reason: str | None) -> None:
+            is_done = reason is None
+            self.answer(
+                number, v2.Ok() if is_done else v2.Failed(Failure.CHANGE_REFUSED, str(reason))
+            )
+
+        if isinstance(request, v2.Transfer):
+            self._group.transfer_leadership(request.to, then)
+        else:
+            self._group.change_members(_change(request), then)
+
+
+def _change(request: v2.ChangeMembers) -> Change:
+    steps = tuple((_STEPS[each.step], each.node) for each in request.steps)
+    # Which directory a node has is learned when it is first talked to.
+    labels = tuple((each.node, f"{each.address}#") for each in request.steps if each.address)
+    return Change(steps, labels=labels)
+
+
+def cluster_info(status: GroupStatus) -> v2.ClusterInfo:
+    """Return what a client is told of a group."""
+    return v2.ClusterInfo(
+        node=status.node,
+        leader=status.leader or None,
+        role=status.role,
+        is_leading=status.is_leading,
+        is_joint=status.is_joint,
+        term=status.term,
+        first=status.first,
+        last=status.last,
+        committed=status.committed,
+        applied=status.applied,
+        incarnation=status.incarnation,
+        members=tuple(
+            v2.ClusterMember(
+                node=each.id,
+                address=each.address,
+                client_address=each.client_address,
+                standing=each.standing,
+                is_leader=each.is_leader,
+                is_self=each.is_self,
+                match=each.match,
+                lag=each.lag,
+                pace=each.pace,
+                window=each.window,
+            )
+            for each in status.members
+        ),
+    )
+
+
+def client_addresses(members: Sequence[MemberStatus]) -> tuple[str, ...]:
+    """Return where clients reach the members, as far as that is known, in the order of their ids."""
+    known = sorted((each.id, each.client_address) for each in members if each.client_address)
+    return tuple(address for _, address in known)

@@ -11,6 +11,7 @@ from typing import Final
 from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
+from penstock.raft.settings import Settings as CoreSettings
 
 SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
 
@@ -51,6 +52,36 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """A node's place in a group of several."""
+
+    node: int
+    # Where the members of a new group hear each other: all of its voters by number, this node counted. For one that
+    # joins a group that is there: some or all of its members.
+    peers: dict[int, str]
+    is_joining: bool = False
+    listen: str = ""  # where this node hears its peers, if not at its own place in ``peers``
+    client_address: str = ""  # told to clients of other nodes
+    tick_ms: int = 100
+    election_ticks: int = 10
+    heartbeat_ticks: int = 1
+    kept_bytes: int = 32 * 2**20  # of the log behind a snapshot: who is a little behind needs none
+    core: CoreSettings = field(default_factory=CoreSettings)  # its ticks are those above
+
+    def __post_init__(self) -> None:
+        if self.node < 1 or min(self.peers, default=1) < 1:
+            raise InvalidValue("nodes are numbered from 1 on")
+        if self.node not in self.peers and not self.is_joining:
+            raise InvalidValue(f"node {self.node} is not among the peers {sorted(self.peers)}")
+        if self.is_joining and not (self.listen or self.node in self.peers):
+            raise InvalidValue("a node that joins must say where it hears its peers")
+        if len(set(self.peers.values())) != len(self.peers):
+            raise InvalidValue("two peers have one address")
+        if not 0 < self.heartbeat_ticks < self.election_ticks or self.tick_ms < 1:
+            raise InvalidValue("the election timeout must be longer than the heartbeat's")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """A node's settings."""
 
@@ -65,6 +96,7 @@ class Settings:
     snapshot_bytes: int = SNAPSHOT_BYTES  # log behind the last snapshot that leads to the next
     with_ids: bool = True  # whether version 1's deliveries hold the task's id
     limits: Limits = field(default_factory=Limits)
+    group: GroupSettings | None = None  # None: a group of one
 
     def refuse_reachable(self) -> None:
         """Raise ``InvalidValue`` for an address that others can reach: there is no access control yet."""

@@ -36,12 +36,14 @@ class Snapshots:
         disk: Disk,
         call_later: Callable[[float, Callable[[], None]], object],
         say: Callable[[str], None],
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``disk`` is for the snapshot's own file; the log's disk is the node's."""
         self._node = node
         self._disk = disk
         self._call_later = call_later
         self._say = say
+        self._now = now
         self._walk: SnapshotWalk | None = None
         # Whether a finished one waits for its place: until it has that, the log is as long as before, and the
         # next would write into the same file.
@@ -83,7 +85,8 @@ class Snapshots:
 
         The second condition keeps the work of snapshots in proportion to the work that is logged.
         """
-        if self.is_under_way or self._node.replica.failure is not None:
+        replica = self._node.replica
+        if self.is_under_way or replica.failure is not None or not replica.can_snapshot:
             return
         behind = self.behind
         # The second is asked last: it looks at every queue.
@@ -101,7 +104,7 @@ class Snapshots:
             )
             return
         point = replica.snapshot_point()
-        self._started = time.perf_counter()
+        self._started = self._now()
         self._walk = SnapshotWalk(replica.state, point, replica.generation)
         shelf = self._node.shelf
         sync_pages = None if shelf is None else shelf.begin_checkpoint(point)
@@ -123,9 +126,9 @@ class Snapshots:
         walk = self._walk
         assert walk is not None
         pieces: list[bytes] = []
-        until = time.perf_counter() + SLICE_SECONDS
+        until = self._now() + SLICE_SECONDS
         try:
-            while time.perf_counter() < until:
+            while self._now() < until:
                 pieces.append(next(walk.pieces))
         except StopIteration as done:
             patch: Patch | None = done.value
@@ -171,9 +174,10 @@ class Snapshots:
 
     def _note(self, point: SnapshotPoint) -> None:
         self._is_installing = False
+        self._node.replica.note_snapshot()
         if self._node.shelf is not None:
             self._node.shelf.finish_checkpoint()
-        seconds = time.perf_counter() - self._started
+        seconds = self._now() - self._started
         self._node.meter.snapshots += 1
         self._node.meter.snapshot_seconds += seconds
         self._say(f"snapshot at entry {point.index} in {seconds:.1f} s")

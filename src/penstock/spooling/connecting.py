@@ -126,8 +126,7 @@ def connect_async(
 
     Arguments and exceptions are those of ``penstock.connect``.
     """
-    from penstock.client.async_link import AsyncDialer
-    from penstock.client.asynchronous import AsyncClient
+    from penstock.client.asynchronous import client_of
     from penstock.client.asynchronous import connect as connect_node_async
 
     if spool is None:
@@ -147,13 +146,7 @@ def connect_async(
                 spool=spool,
                 options=options,
             ),
-            AsyncClient(
-                AsyncDialer(addresses, timeout=timeout),
-                timeout=timeout,
-                producer=producer,
-                retry=retry,
-                has_alternatives=len(addresses) > 1,
-            ),
+            client_of(addresses, timeout=timeout, producer=producer, retry=retry),
         )
     )
 

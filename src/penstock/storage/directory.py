@@ -177,6 +177,7 @@ class NodeDirectory:
 
         Raises ``DirectoryLocked``, ``BadData`` for damage, ``PathRefused`` for generation 1.
         """
+        self.kept_bytes = 0  # of the log behind a snapshot, for others that are a little behind
         files.make_directory(root)
         self._files = files
         self._lock = files.lock(root / LOCK_NAME)
@@ -246,7 +247,18 @@ class NodeDirectory:
         """Put a finished snapshot in place, then drop what it covers from the log: in this order."""
         self.log.begin_compaction(point)
         writer.install()
-        self.log.drop_prefix(point)
+        if isinstance(self.log, SegmentedLog):
+            self.log.drop_prefix(point, kept_bytes=self.kept_bytes)
+        else:
+            self.log.drop_prefix(point)
+        self.snapshot.reload()
+
+    def install_received(self, point: SnapshotPoint, writer: SnapshotWriter) -> None:
+        """Put another's snapshot in place, and let the log begin anew behind it."""
+        assert isinstance(self.log, SegmentedLog), "groups keep generation 3"
+        self.log.begin_compaction(point)
+        writer.install()
+        self.log.restart_behind(point)
         self.snapshot.reload()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from penstock.binary import Bytes
@@ -83,6 +84,8 @@ class SegmentedLog:
         self._segments: list[_Segment] = []
         self._committed = -1
         self._spare: Path | None = None  # a file that waits to become the next segment
+        # A segment must not be closed by one thread while another reads in it.
+        self._chain = Lock()
         with self._poison.writing():
             files.make_directory(directory)
             self._sync_point = SyncPointFile(files, directory)
@@ -155,7 +158,7 @@ class SegmentedLog:
         assert self._committed < index, "a committed entry never goes away"
         if index >= self.end:
             return
-        with self._poison.writing():
+        with self._poison.writing(), self._chain:
             self._sync_point.retreat(synced=index - 1)
             # From the newest back, each removal synced: a crash leaves a chain without a gap.
             while len(self._segments) > 1 and self._segments[-1].first >= index:
@@ -177,23 +180,25 @@ class SegmentedLog:
 
     def term(self, index: Index) -> Term:
         self._poison.check()
-        refuse_index(index, self.first, self.end)
-        segment = self._segment_of(index)
-        return Term(segment.records.term(index - segment.first))
+        with self._chain:
+            refuse_index(index, self.first, self.end)
+            segment = self._segment_of(index)
+            return Term(segment.records.term(index - segment.first))
 
     def read(self, first: Index, end: Index, *, size_max: int = READ_SIZE_MAX) -> list[Entry]:
         """Return entries as ``Log.read`` says; a read ends at the end of a segment at the latest."""
         self._poison.check()
-        refuse_index(first, self.first, self.end)
-        segment = self._segment_of(first)
-        return segment.records.read(
-            segment.file,
-            LAYOUT,
-            base=segment.first,
-            start=first - segment.first,
-            stop=min(end, segment.end) - segment.first,
-            size_max=size_max,
-        )
+        with self._chain:
+            refuse_index(first, self.first, self.end)
+            segment = self._segment_of(first)
+            return segment.records.read(
+                segment.file,
+                LAYOUT,
+                base=segment.first,
+                start=first - segment.first,
+                stop=min(end, segment.end) - segment.first,
+                size_max=size_max,
+            )
 
     def stretches(self, first: Index) -> Iterator[Stretch]:
         self._poison.check()
@@ -212,15 +217,25 @@ class SegmentedLog:
         with self._poison.writing():
             self._sync_point.note_snapshot(self._sync_point.point.snapshot, point)
 
-    def drop_prefix(self, point: SnapshotPoint) -> None:
+    def drop_prefix(self, point: SnapshotPoint, *, kept_bytes: int = 0) -> None:
+        """Drop what a snapshot covers, but for the newest of it that others may still ask for."""
         assert self.first <= point.index + 1, "snapshots never go back"
-        with self._poison.writing():
+        with self._poison.writing(), self._chain:
             self._sync_point.note_snapshot(point, None)
             if point.index >= self.end:
                 self._start_anew(point.index + 1)
             while len(self._segments) > 1 and self._segments[1].first <= point.index + 1:
+                if self.size - self._segments[0].records.end < kept_bytes:
+                    break
                 self._remove(self._segments.pop(0))
         self._committed = max(self._committed, point.index)
+
+    def restart_behind(self, point: SnapshotPoint) -> None:
+        """Drop everything: a snapshot of another, now in place, goes on where this log was not."""
+        with self._poison.writing(), self._chain:
+            self._sync_point.note_snapshot(point, None)
+            self._start_anew(point.index + 1)
+        self._committed = point.index
 
     def close(self) -> None:
         try:
@@ -296,6 +311,7 @@ class SegmentedLog:
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
         """Judge the whole chain, and only then change it: a refusal leaves everything as it was."""
         self._refuse_unannounced(snapshot)
+        known = self._sync_point.point.committed
         after = 0 if snapshot is None else snapshot.index + 1
         firsts = sorted(
             first
@@ -318,7 +334,7 @@ class SegmentedLog:
             with self._poison.writing():
                 self._note(snapshot)
                 self._mend(covered, cut, after)
-        self._committed = max(after, self.first) - 1
+        self._committed = max(max(after, self.first) - 1, min(known, self.end - 1))
 
     def _note(self, snapshot: SnapshotPoint | None) -> None:
         """Write down the snapshot that was found, before anything rests on it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.binary import Bytes
-from penstock.errors import BadData, StorageFailed
+from penstock.errors import BadData, CorruptData, StorageFailed
 from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_header
 from penstock.formats.taskflux.snapshot_frame import check_frame, detect_layout
@@ -21,11 +21,12 @@ WRITE_SIZE: Final = 2**20
 class SnapshotWriter:
     """A snapshot on its way to the disk; ``install`` puts it in place, ``abandon`` throws it away."""
 
-    def __init__(self, files: Files, path: Path, poison: Poison) -> None:
+    def __init__(self, files: Files, path: Path, poison: Poison, kind: str = "") -> None:
+        """``kind`` tells one from another that is written at the same time."""
         self._files = files
         self._path = path
         self._poison = poison
-        self._sibling = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._sibling = path.with_name(path.name + kind + TEMPORARY_SUFFIX)
         self._held: list[Bytes] = []
         self._held_size = 0
         self._offset = 0
@@ -34,6 +35,11 @@ class SnapshotWriter:
         with poison.writing():
             self._file = files.open(self._sibling, write=True, create=True)
             self._file.truncate(0)
+
+    @property
+    def size(self) -> int:
+        """Bytes that were taken so far."""
+        return self._offset + self._held_size
 
     def write(self, piece: Bytes) -> None:
         """Take the next bytes of the file."""
@@ -57,6 +63,25 @@ class SnapshotWriter:
                 self._file.write(patch.offset, [patch.data])
             self._file.sync()
         self._close()
+
+    def verify(self, point: SnapshotPoint) -> None:
+        """Raise ``BadData`` unless the finished file, which another wrote, is a whole snapshot of this point."""
+        file = self._files.open(self._sibling, write=False)
+        try:
+            size = file.size()
+            layout = detect_layout(file.read, size)
+            check_frame(file.read, size, layout)
+            found = decode_header(file.read, layout).point
+        finally:
+            file.close()
+        if found != point:
+            raise CorruptData(
+                "the snapshot is of another point than was offered",
+                path=str(self._path),
+                offset=4,
+                expected=f"{point.index}, {point.term}",
+                found=f"{found.index}, {found.term}",
+            )
 
     def install(self) -> None:
         """Put the finished file in place of the old one, durably."""
@@ -137,9 +162,9 @@ class SnapshotStore:
         """Open the snapshot for reading as a stream; close it afterwards."""
         return self._files.open(self._path, write=False)
 
-    def writer(self) -> SnapshotWriter:
+    def writer(self, kind: str = "") -> SnapshotWriter:
         """Begin a new snapshot beside the one in place."""
-        return SnapshotWriter(self._files, self._path, self._poison)
+        return SnapshotWriter(self._files, self._path, self._poison, kind)
 
     def write(self, pieces: Generator[bytes, None, Patch | None]) -> SnapshotWriter:
         """Write a whole snapshot from its encoder; it is on the disk, not yet in place."""

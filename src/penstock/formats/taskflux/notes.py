@@ -24,6 +24,7 @@ _QUEUE: Final = 1
 _TASKS: Final = 2
 _PRODUCER: Final = 3
 _IDS: Final = 4
+_GROUP: Final = 5
 
 ROWS_MAX: Final = 2048
 """Rows in one payload: about 64 KB."""
@@ -80,7 +81,14 @@ class ProducerNote:
     requests: list[Request]
 
 
-Note = Header | QueueNote | TaskNotes | Ids | ProducerNote
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNote:
+    """The members of the group at the snapshot: what they look like is the group's business."""
+
+    configuration: bytes
+
+
+Note = Header | QueueNote | TaskNotes | Ids | ProducerNote | GroupNote
 
 
 def encode_notes(notes: Iterable[Note]) -> Iterator[tuple[int, bytes]]:
@@ -98,6 +106,8 @@ def encode_notes(notes: Iterable[Note]) -> Iterator[tuple[int, bytes]]:
                 yield _IDS, pack(f">Q{len(note.ids)}Q", note.queue, *note.ids)
             case ProducerNote():
                 yield _PRODUCER, _encode_producer(note)
+            case GroupNote():
+                yield _GROUP, note.configuration
 
 
 def _encode_queue(note: QueueNote) -> bytes:
@@ -164,6 +174,8 @@ def _decode(key: int, reader: Reader) -> Note:
         return Ids(queue=queue, ids=unpack_from(f">{len(raw) // 8}Q", raw))
     if key == _PRODUCER:
         return _decode_producer(reader)
+    if key == _GROUP:
+        return GroupNote(configuration=bytes(reader.take(reader.remaining, "the group")))
     raise CorruptData("a note of an unknown kind", found=str(key))
 
 

@@ -28,9 +28,11 @@ from penstock.protocol.version2.fields import (
     encode_policy,
     encode_tokens,
 )
+from penstock.protocol.version2.groups import decode_cluster, encode_cluster
 from penstock.protocol.version2.messages import (
     BATCH_MAX,
     Answer,
+    ClusterInfo,
     Delivered,
     Enqueued,
     Entries,
@@ -86,6 +88,8 @@ def _encode_answer(answer: Answer) -> tuple[Kind, bytes]:
             return Kind.ENTRIES, head + terms + encode_payloads(answer.payloads)
         case NodeInfo():
             return Kind.NODE_INFO, _encode_node(answer)
+        case ClusterInfo():
+            return Kind.CLUSTER_INFO, encode_cluster(answer)
         case Ok():
             return Kind.OK, b""
         case Failed():
@@ -186,6 +190,8 @@ def _decode_answer(kind: int, reader: Reader) -> Answer:
             return Entries(generation, first, committed, terms, decode_payloads(reader, count))
         case Kind.NODE_INFO:
             return _node(reader)
+        case Kind.CLUSTER_INFO:
+            return decode_cluster(reader)
         case Kind.OK:
             return Ok()
         case Kind.FAILED:

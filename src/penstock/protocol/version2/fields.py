@@ -103,6 +103,14 @@ def encode_policy(policy: Policy) -> bytes:
     )
 
 
+def decode_flags(reader: Reader, known: int) -> int:
+    """Return a byte of flags, all of them known ones."""
+    flags = reader.byte("flags")
+    if flags & ~known:
+        raise CorruptData("unknown flags", offset=reader.offset - 1, found=f"{flags:02X}")
+    return flags
+
+
 def decode_tokens(reader: Reader) -> tuple[int, ...]:
     return decode_column(reader, decode_count(reader, 8), "Q", 8)
 

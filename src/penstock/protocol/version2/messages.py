@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from penstock.errors import InvalidValue
 from penstock.model import (
+    INT32_MAX,
     Policy,
     QueueName,
     QueueOptions,
@@ -20,6 +23,14 @@ BATCH_MAX: Final = 65_536
 """Tasks, tokens or entries in one frame: bounds what one frame can make the other side build."""
 
 PRODUCER_SIZE: Final = 16
+
+STEPS_MAX: Final = 64
+"""Steps in one change of members: more than any group has members."""
+
+ROLES: Final = ("follower", "precandidate", "candidate", "leader")
+STANDINGS: Final = ("voter", "learner", "outgoing")
+PACES: Final = ("probe", "replicate", "snapshot")
+"""What a member can be, in the order of their numbers on the wire."""
 
 
 class Kind(IntEnum):
@@ -40,6 +51,9 @@ class Kind(IntEnum):
     READ = ord("I")
     NODE = ord("M")
     PING = ord("H")
+    CLUSTER = ord("G")
+    CHANGE_MEMBERS = ord("V")
+    TRANSFER = ord("T")
 
     ENQUEUED = ord("e")
     DELIVERED = ord("d")
@@ -49,6 +63,7 @@ class Kind(IntEnum):
     STATS = ord("q")
     ENTRIES = ord("i")
     NODE_INFO = ord("m")
+    CLUSTER_INFO = ord("g")
     OK = ord("k")
     FAILED = ord("x")
 
@@ -60,12 +75,14 @@ class Failure(IntEnum):
     QUEUE_MISSING = 2
     QUEUE_EXISTS = 3
     QUEUE_IN_USE = 4
-    NOT_LEADER = 5  # the leader's node id, -1 if unknown
+    NOT_LEADER = 5  # the leader's node id, -1 if unknown; the text is where clients reach it
     LIMIT = 6
     COMPACTED = 7  # the first index that is still there
     SEQUENCE_FORGOTTEN = 8
     STOPPING = 9
     UNKNOWN_REQUEST = 10
+    OUTCOME_UNKNOWN = 11  # the one failure of something that may have been done
+    CHANGE_REFUSED = 12
 
 
 class Outcome(IntEnum):
@@ -187,6 +204,67 @@ class Ping:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    pass
+
+
+class MemberStep(IntEnum):
+    """What becomes of a member."""
+
+    VOTER = 0
+    LEARNER = 1
+    REMOVE = 2
+
+
+_PEER_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """One step: a node becomes a voter or a learner, heard by its peers at ``address``, or is removed."""
+
+    step: MemberStep
+    node: int
+    address: str = ""  # empty: the one that is known; a removal has none
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.node <= INT32_MAX:
+            raise InvalidValue(f"nodes are numbered from 1 to {INT32_MAX}, not {self.node}")
+        if not self.address:
+            return
+        if self.step is MemberStep.REMOVE:
+            raise InvalidValue(f"node {self.node} is removed by its number alone")
+        found = _PEER_ADDRESS.fullmatch(self.address)
+        if found is None or not 1 <= int(found[2]) <= 65_535:
+            raise InvalidValue(f"node {self.node} needs HOST:PORT, not {self.address!r}")
+
+
+def check_step_count(count: int) -> None:
+    """Raise ``InvalidValue`` for more or less than a change can have."""
+    if not 1 <= count <= STEPS_MAX:
+        raise InvalidValue(f"a change of members has 1 to {STEPS_MAX} steps, not {count}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMembers:
+    """Steps that are taken at once."""
+
+    steps: Sequence[MemberChange]
+
+    def __post_init__(self) -> None:
+        check_step_count(len(self.steps))
+        if len({step.node for step in self.steps}) < len(self.steps):
+            raise InvalidValue("a change of members names a node twice")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Let another node lead."""
+
+    to: int
+
+
 Request = (
     Enqueue
     | Dequeue
@@ -203,6 +281,9 @@ Request = (
     | Read
     | Node
     | Ping
+    | Cluster
+    | ChangeMembers
+    | Transfer
 )
 
 
@@ -307,6 +388,40 @@ class NodeInfo:
     addresses: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMember:
+    """A member as the answering node knows it; what only a leader knows is ``None`` elsewhere."""
+
+    node: int
+    address: str  # where its peers hear it
+    client_address: str  # where clients do; empty while that is not known
+    standing: str  # one of ``STANDINGS``
+    is_leader: bool
+    is_self: bool
+    match: int | None = None  # the last entry that it is known to have
+    lag: int | None = None  # entries between that and the leader's last
+    pace: str | None = None  # one of ``PACES``
+    window: int | None = None  # appends under way to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """The group as one of its nodes sees it."""
+
+    node: int
+    leader: int | None
+    role: str  # one of ``ROLES``
+    is_leading: bool  # leads, and takes requests
+    is_joint: bool  # a change of members is half done
+    term: int
+    first: int
+    last: int
+    committed: int
+    applied: int
+    incarnation: str
+    members: tuple[ClusterMember, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Ok:
     pass
@@ -319,4 +434,16 @@ class Failed:
     detail: int = 0
 
 
-Answer = Enqueued | Delivered | Settled | Peeked | Purged | Stats | Entries | NodeInfo | Ok | Failed
+Answer = (
+    Enqueued
+    | Delivered
+    | Settled
+    | Peeked
+    | Purged
+    | Stats
+    | Entries
+    | NodeInfo
+    | ClusterInfo
+    | Ok
+    | Failed
+)

@@ -8,6 +8,7 @@ from struct import error as struct_error
 from typing import Final, NamedTuple, assert_never
 
 from penstock.binary import (
+    INT32,
     INT64,
     UINT32,
     UINT64,
@@ -22,6 +23,7 @@ from penstock.protocol.frames import Frame, encode_frame
 from penstock.protocol.version2.fields import (
     decode_column,
     decode_count,
+    decode_flags,
     decode_payloads,
     decode_policy,
     decode_tokens,
@@ -29,10 +31,13 @@ from penstock.protocol.version2.fields import (
     encode_policy,
     encode_tokens,
 )
+from penstock.protocol.version2.groups import decode_change_members, encode_change_members
 from penstock.protocol.version2.messages import (
     BATCH_MAX,
     PRODUCER_SIZE,
     Ack,
+    ChangeMembers,
+    Cluster,
     Create,
     Delete,
     Dequeue,
@@ -49,6 +54,7 @@ from penstock.protocol.version2.messages import (
     Request,
     Stat,
     Subscribe,
+    Transfer,
     Unsubscribe,
 )
 
@@ -106,6 +112,12 @@ def _encode_request(request: Request) -> tuple[Kind, bytes]:
             return Kind.NODE, b""
         case Ping():
             return Kind.PING, b""
+        case Cluster():
+            return Kind.CLUSTER, b""
+        case ChangeMembers():
+            return Kind.CHANGE_MEMBERS, encode_change_members(request)
+        case Transfer():
+            return Kind.TRANSFER, INT32.pack(request.to)
         case _:
             assert_never(request)
 
@@ -199,6 +211,12 @@ def _decode_request(kind: int, reader: Reader) -> Request:
             return Node()
         case Kind.PING:
             return Ping()
+        case Kind.CLUSTER:
+            return Cluster()
+        case Kind.CHANGE_MEMBERS:
+            return decode_change_members(reader)
+        case Kind.TRANSFER:
+            return Transfer(reader.int32())
         case _:
             raise CorruptData("unknown request", offset=0, found=f"{kind:02X}")
 
@@ -208,16 +226,9 @@ def _queue_name(reader: Reader) -> QueueName:
     return decode_queue_name(reader.take(reader.byte("a queue name"), "a queue name"))
 
 
-def _flags(reader: Reader, known: int) -> int:
-    flags = reader.byte("flags")
-    if flags & ~known:
-        raise CorruptData("unknown flags", offset=reader.offset - 1, found=f"{flags:02X}")
-    return flags
-
-
 def _decode_enqueue(reader: Reader) -> Enqueue:
     queue = _queue_name(reader)
-    flags = _flags(reader, _DELAY | _TTL | _PRODUCER)
+    flags = decode_flags(reader, _DELAY | _TTL | _PRODUCER)
     delay_ms = _milliseconds(reader) if flags & _DELAY else None
     ttl_ms = _milliseconds(reader) if flags & _TTL else None
     producer = None
@@ -240,7 +251,7 @@ def _milliseconds(reader: Reader) -> int:
 
 
 def _decode_nack(reader: Reader) -> Nack:
-    flags = _flags(reader, _DELAY | _KEY)
+    flags = decode_flags(reader, _DELAY | _KEY)
     delay_ms = _milliseconds(reader) if flags & _DELAY else None
     key = reader.int64() if flags & _KEY else None
     return Nack(decode_tokens(reader), delay_ms, key)

@@ -1,0 +1,204 @@
+"""Who belongs to a node's group and where they are, and whether this node is still the one that they know.
+
+A directory gets an *incarnation* when it is new. Peers tell each other theirs when they connect, and each keeps the ones it
+knows. A node with a new directory under an old number may have forgotten votes and entries: it neither votes nor runs
+until enough others have said that they never knew it, or until a change of members has named this very incarnation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.binary import checksum
+from penstock.errors import CorruptData, InvalidValue
+from penstock.raft.configuration import Configuration
+from penstock.server.settings import GroupSettings
+from penstock.storage.files import Files, Poison, read_whole, replace_file
+
+FILE_NAME: Final = "penstock.group"
+SIZE_MAX: Final = 2**20
+INCARNATION_DIGITS: Final = 16
+_SEPARATOR: Final = "#"
+
+
+def label(address: str, incarnation: str) -> str:
+    """Return what a configuration says of a member."""
+    return f"{address}{_SEPARATOR}{incarnation}"
+
+
+def parse_label(text: str) -> tuple[str, str]:
+    """Return the address and the incarnation in a label; either may be empty."""
+    address, _, incarnation = text.partition(_SEPARATOR)
+    return address, incarnation
+
+
+def refuse_member(files: Files, home: Path) -> None:
+    """Raise ``InvalidValue`` if a directory belongs to a node of a group: alone it would go its own way."""
+    if files.exists(home / FILE_NAME):
+        raise InvalidValue(
+            f"{home} belongs to a node of a group; start it with --node and --peers, or take {FILE_NAME} away"
+            " if it is to be alone for good"
+        )
+
+
+class Membership:
+    """What a node knows of its group beyond the log."""
+
+    def __init__(
+        self,
+        files: Files,
+        home: Path,
+        settings: GroupSettings,
+        *,
+        is_new: bool,
+        draw: Callable[[int], int],
+    ) -> None:
+        """``is_new``: the directory held nothing before. Raises ``BadData``, ``InvalidValue``, ``StorageFailed``."""
+        self._files = files
+        self._path = home / FILE_NAME
+        self._poison = Poison(str(self._path))
+        self._settings = settings
+        self.when_changed: list[Callable[[], None]] = []
+        self.when_admitted: list[Callable[[], None]] = []
+        self.configuration = Configuration()
+        self.heard: dict[int, str] = {}  # the newest incarnation that each peer came with
+        self._strangers: set[int] = set()  # peers that never knew this node as another
+        data = read_whole(files, self._path, size_max=SIZE_MAX)
+        if data is not None:
+            self._load(data)
+            return
+        self.incarnation = f"{draw(16**INCARNATION_DIGITS):0{INCARNATION_DIGITS}x}"
+        self._initial: dict[str, str] = {}
+        if not settings.is_joining:
+            self._initial = {str(peer): address for peer, address in settings.peers.items()}
+        self._known: dict[str, str] = {}
+        # One that was there before, alone, has forgotten nothing; one that is alone has nobody to ask.
+        self._is_admitted = not is_new or list(settings.peers) == [settings.node]
+        self._store()
+
+    def _load(self, data: bytes) -> None:
+        value = _decode(data, self._path)
+        if value["node"] != self._settings.node:
+            raise InvalidValue(
+                f"{self._path} is of node {value['node']}, not {self._settings.node}; give each node its own --data"
+            )
+        self.incarnation = value["incarnation"]
+        self._initial = value["initial"]
+        self._known = value["known"]
+        self._is_admitted = value["admitted"]
+
+    def _store(self) -> None:
+        value = {
+            "node": self._settings.node,
+            "incarnation": self.incarnation,
+            "initial": self._initial,
+            "known": self._known,
+            "admitted": self._is_admitted,
+        }
+        with self._poison.writing():
+            replace_file(self._files, self._path, [_encode(value)])
+
+    # --- who may vote ---
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether this node may have forgotten what it promised: it must not vote."""
+        return not self._is_admitted
+
+    def hear(self, peer: int, incarnation: str, knows: str | None) -> None:
+        """Note what a handshake told: who the peer is, and by which incarnation it knows this node."""
+        if incarnation:
+            self.heard[peer] = incarnation
+        if incarnation and str(peer) not in self._known:
+            self._known[str(peer)] = incarnation
+            self._store()
+        if self._is_admitted or not self._initial:
+            return
+        if knows is None or knows == self.incarnation:
+            # One of every majority that it may ever have been part of: who was promised something would be among them.
+            self._strangers.add(peer)
+            voters = {int(one) for one in self._initial} - {self._settings.node}
+            count = len(voters.intersection(self._strangers))
+            if 2 * count > len(voters):
+                self._admit()
+        else:
+            # What the group began with is not for this one to say any more: the log or a snapshot will.
+            self._initial = {}
+            self._store()
+
+    def _admit(self) -> None:
+        self._is_admitted = True
+        self._store()
+        for call in self.when_admitted:
+            call()
+
+    def strangers(self) -> list[int]:
+        """Return the peers that lost what they had: they come under a number that was known as another."""
+        heard = sorted(self.heard.items())
+        return [peer for peer, own in heard if self.known(peer) not in (None, own)]
+
+    def known(self, peer: int) -> str | None:
+        """Return by which incarnation a peer is known, ``None`` if it is not."""
+        _, named = parse_label(self.configuration.label(peer))
+        return named or self._known.get(str(peer))
+
+    # --- where they are ---
+
+    @property
+    def initial(self) -> Configuration:
+        """The configuration that the group began with; empty as long as this node cannot say."""
+        if not self._is_admitted:
+            return Configuration()
+        voters = tuple(sorted(int(peer) for peer in self._initial))
+        labels = tuple((peer, label(self._initial[str(peer)], "")) for peer in voters)
+        return Configuration(voters=voters, labels=labels)
+
+    def follow(self, configuration: Configuration) -> None:
+        """Note the configuration that is in force now."""
+        if configuration == self.configuration:
+            return
+        self.configuration = configuration
+        node = self._settings.node
+        _, named = parse_label(configuration.label(node))
+        if not self._is_admitted and named == self.incarnation and node in configuration.voters:
+            self._admit()  # it has caught up: the change that names it is in its own log
+        for call in self.when_changed:
+            call()
+
+    def peers(self) -> list[int]:
+        """Return everyone to be connected to."""
+        members = self.configuration.members or sorted(self._settings.peers)
+        return [member for member in members if member != self._settings.node]
+
+    def address(self, peer: int) -> str | None:
+        """Return where a peer hears the others, ``None`` if that is not known."""
+        address, _ = parse_label(self.configuration.label(peer))
+        return address or self._settings.peers.get(peer) or self._initial.get(str(peer))
+
+    @property
+    def own_address(self) -> str:
+        """Where this node hears the others; empty for nowhere."""
+        return self._settings.listen or self.address(self._settings.node) or ""
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    body = json.dumps(value, sort_keys=True).encode()
+    return b"%08x " % checksum(body) + body + b"\n"
+
+
+def _decode(data: bytes, path: Path) -> dict[str, Any]:
+    """Return what the file says. Raises ``CorruptData``: who forgot its place must not guess it."""
+    body = data[9:-1]
+    if data[:8] != b"%08x" % checksum(body) or data[-1:] != b"\n":
+        raise CorruptData(
+            "the group's file is damaged; restore it, or begin in a new directory and let the node catch up",
+            path=str(path),
+            offset=0,
+            expected=f"checksum {checksum(body):08x}",
+            found=data[:8].decode("latin-1"),
+        )
+    value: dict[str, Any] = json.loads(body)
+    return value

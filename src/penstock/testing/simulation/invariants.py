@@ -1,0 +1,239 @@
+"""What must hold: after every event what is cheap to look at, at the end everything.
+
+``watch`` is called with a process whenever something happened to it. All indexes here are the core's, from 1 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.raft.configuration import Configuration
+from penstock.raft.core import Raft
+from penstock.server.node import Node
+from penstock.storage.segmented_log import SegmentedLog
+from penstock.testing.checking import delivery
+from penstock.testing.checking.history import Op, Operation
+from penstock.testing.simulation.clients import LEASE_MS
+from penstock.testing.simulation.clock import MILLISECOND
+from penstock.testing.simulation.swarm import Fault
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.process import Process
+    from penstock.testing.simulation.world import World
+
+DIGEST_GAP: Final = 64
+"""Every so many applied entries the states of the nodes are compared."""
+
+
+class Broken(Exception):
+    """Something happened that must not."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was last seen of a process, in one life."""
+
+    life: int = 0
+    term: int = 0
+    vote: int = 0
+    committed: int = 0
+    applied: int = 0
+    is_leader: bool = False
+    configuration: Configuration = field(default_factory=Configuration)
+
+
+class Invariants:
+    """Watches a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen: dict[int, _Seen] = {}
+        self._leaders: dict[int, int] = {}  # by term
+        self._terms: dict[int, int] = {}  # of committed entries, by index
+        self._digests: dict[int, tuple[str, Any]] = {}  # by applied index: whose, and which
+
+    def watch(self, process: Process) -> None:
+        """Look at a process after something has happened to it. Raises ``Broken``."""
+        node = process.node
+        if node is None:
+            return
+        core = core_of(node)
+        seen = self._seen.get(process.number)
+        if seen is None:
+            seen = self._seen[process.number] = _Seen()
+        log = core.log
+        if seen.life != process.life:
+            self._begin_life(process, core, seen)
+        if (
+            core.term == seen.term
+            and core.vote == seen.vote
+            and log.committed == seen.committed
+            and log.applied == seen.applied
+            and core.is_leader == seen.is_leader
+        ):
+            return
+        self._judge_term(process, core, seen)
+        if core.is_leader and not seen.is_leader:
+            self._judge_leader(process, core)
+        if log.committed != seen.committed:
+            self._judge_commit(process, core, seen)
+        if log.applied < seen.applied or log.applied > log.committed:
+            raise Broken(f"{process.host} had applied {seen.applied}, now {log.applied}")
+        if log.applied // DIGEST_GAP > seen.applied // DIGEST_GAP:
+            self._compare_state(process, node)
+        seen.term, seen.vote = core.term, core.vote
+        seen.committed, seen.applied = log.committed, log.applied
+        seen.is_leader = core.is_leader
+        seen.configuration = core.configuration
+
+    def _begin_life(self, process: Process, core: Raft, seen: _Seen) -> None:
+        # What it had not told anybody may be forgotten, a term it led in may not.
+        has_led = self._leaders.get(seen.term) == process.number
+        if core.term < seen.term and has_led and not process.is_damaged:
+            raise Broken(f"{process.host} has forgotten term {seen.term}, in which it led")
+        seen.life = process.life
+        seen.term, seen.vote = core.term, core.vote
+        # What is committed is learned anew; the log itself must still hold it.
+        seen.committed = seen.applied = 0
+        seen.is_leader = False
+        seen.configuration = core.configuration
+
+    def _judge_term(self, process: Process, core: Raft, seen: _Seen) -> None:
+        if core.term < seen.term:
+            raise Broken(f"the term of {process.host} fell from {seen.term} to {core.term}")
+        if core.term == seen.term and seen.vote not in (0, core.vote):
+            raise Broken(
+                f"{process.host} voted for {seen.vote} and {core.vote} in term {core.term}"
+            )
+
+    def _judge_leader(self, process: Process, core: Raft) -> None:
+        other = self._leaders.setdefault(core.term, process.number)
+        if other != process.number:
+            raise Broken(f"nodes {other} and {process.number} both lead in term {core.term}")
+        self._world.note(f"{process.host} leads in term {core.term}")
+        self._world.recorder.happen(process.host, Op.LEAD)
+        for index, term in self._terms.items():
+            if index < core.log.first - 1:
+                continue
+            if index > core.log.last or core.log.term(index) != term:
+                raise Broken(
+                    f"{process.host} leads in term {core.term} without entry {index} of term {term},"
+                    " which is committed"
+                )
+
+    def _judge_commit(self, process: Process, core: Raft, seen: _Seen) -> None:
+        log, before = core.log, seen.committed
+        if log.committed < before:
+            raise Broken(f"the commit of {process.host} fell from {before} to {log.committed}")
+        for index in range(max(before + 1, log.first), log.committed + 1):
+            term = log.term(index)
+            known = self._terms.setdefault(index, term)
+            if known != term:
+                raise Broken(
+                    f"entry {index} is committed with term {known}, on {process.host} with {term}"
+                )
+        if core.is_leader:
+            # What was committed may have changed the members already, in the same event.
+            if not self._is_on_majority(core, seen.configuration):
+                self._refuse_minority(core)
+            for peer, progress in core.leadership.progress.items():  # type: ignore[union-attr]
+                if progress.match >= progress.next:
+                    raise Broken(f"{process.host} knows {peer} to have what it will send next")
+
+    def _refuse_minority(self, core: Raft) -> None:
+        if not self._is_on_majority(core, core.configuration):
+            index = core.log.committed
+            raise Broken(
+                f"entry {index} of term {core.log.term(index)} is committed by {core.member}, and not durable on a"
+                f" majority of {core.configuration.voters} or {core.configuration.outgoing}"
+            )
+
+    def _is_on_majority(self, core: Raft, configuration: Configuration) -> bool:
+        """Return whether the last committed entry is durable on majorities: the disks know, not the nodes."""
+        index = core.log.committed
+        term = core.log.term(index)
+        for voters in (configuration.voters, configuration.outgoing):
+            count = sum(1 for number in voters if self._has_durably(number, index, term))
+            if voters and 2 * count <= len(voters):
+                return False
+        return True
+
+    def _has_durably(self, number: int, index: int, term: int) -> bool:
+        process = self._world.processes[number]
+        if process.node is None:
+            # Who acknowledged it and lost its machine since is judged when it is back, by the log it then has.
+            return True
+        return is_durable(process, process.node, index, term)
+
+    def _compare_state(self, process: Process, node: Node) -> None:
+        if process.snapshots is not None and process.snapshots.is_under_way:
+            return  # one walk over the state at a time
+        applied = int(node.replica.applied)
+        digest = node.state_digest()
+        whose, known = self._digests.setdefault(applied, (process.host, digest))
+        if known != digest:
+            raise Broken(f"{process.host} and {whose} differ in their state at entry {applied}")
+
+    # At the end.
+
+    def finish(self, history: Sequence[Operation]) -> None:
+        """Judge everything. Raises ``Broken``."""
+        self._compare_logs()
+        for process in self._world.processes.values():
+            if process.node is not None:
+                self._compare_state(process, process.node)
+        self._judge_history(history)
+
+    def _compare_logs(self) -> None:
+        """Every entry that two nodes hold is the same, byte by byte."""
+        payloads: dict[int, tuple[int, bytes, str]] = {}
+        for process in self._world.processes.values():
+            if process.node is None:
+                continue
+            log = core_of(process.node).log
+            first = log.first
+            while first <= log.committed:
+                entries = log.entries(first, log.committed + 1, size_max=2**20)
+                for entry in entries:
+                    own = entry.term, entry.payload, process.host
+                    other = payloads.setdefault(entry.index, own)
+                    if other[:2] != own[:2]:
+                        raise Broken(f"{process.host} and {other[2]} differ in entry {entry.index}")
+                first += len(entries)
+
+    def _judge_history(self, history: Sequence[Operation]) -> None:
+        is_jumpy = Fault.CLOCK in self._world.plan.faults
+        lease_time = 0.0 if is_jumpy else LEASE_MS * MILLISECOND
+        report = delivery.check(history, is_drained=True, lease_time=lease_time)
+        if report.violations:
+            words = "; ".join(map(str, report.violations[:3]))
+            raise Broken(f"the clients' history is wrong: {words}")
+
+
+def core_of(node: Node) -> Raft:
+    return node.replica.group.core
+
+
+def is_durable(process: Process, node: Node, index: int, term: int) -> bool:
+    """Return whether an entry would survive a power cut, by what the simulated disk knows."""
+    directory = node.directory
+    point, log = directory.snapshot.point, directory.log
+    place = index - 1  # as files count
+    if point is not None and place <= point.index:
+        return True
+    assert isinstance(log, SegmentedLog)
+    if not log.first <= place < log.end or log.term(place) != term:  # type: ignore[arg-type]
+        return False
+    path, start, end = log_place(log, place)
+    return process.files.is_synced(path, start, end)
+
+
+def log_place(log: SegmentedLog, place: int) -> tuple[str, int, int]:
+    """Return the file and the bytes in which a segmented log holds an entry."""
+    segment = log._segment_of(place)  # noqa: SLF001 - the disk model wants bytes, which no interface names
+    offsets = segment.records.offsets
+    own = place - segment.first
+    end = offsets[own + 1] if own + 1 < len(offsets) else segment.records.end
+    return str(segment.path), offsets[own], end

@@ -1,0 +1,242 @@
+"""What goes wrong, and when. Each fault is an event with a number, so that a failing run can be tried without some of them."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from penstock.testing.simulation.clock import MILLISECOND, SECOND
+from penstock.testing.simulation.process import Process
+from penstock.testing.simulation.swarm import Fault
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.world import World
+
+_BY_PLAN: Final = frozenset((Fault.CLOG, Fault.FLIP, Fault.ECHO, Fault.SLOW_DISK))
+"""Faults that happen all the time, as the plan says, and not as events."""
+
+CALLS_MAX: Final = 40
+"""A failpoint strikes within so many calls to the disk."""
+
+
+class Nemesis:
+    """Brings misfortune over a world until it is told to stop."""
+
+    def __init__(self, world: World, random: Random, skipped: frozenset[int]) -> None:
+        """``skipped``: events that do not happen, although their chance is drawn."""
+        self._world = world
+        self._random = random
+        self._skipped = skipped
+        self._is_stopped = False
+        self.number = 0
+        self.injected: Counter[Fault] = Counter()
+        self._faults = sorted(world.plan.faults - _BY_PLAN)
+        self._acts: dict[Fault, Callable[[Random], Callable[[], None] | None]] = {
+            Fault.KILL: self._kill,
+            Fault.POWER: self._cut_power,
+            Fault.BLACKOUT: self._black_out,
+            Fault.FAILPOINT: self._arm_failpoint,
+            Fault.PAUSE: self._pause,
+            Fault.PARTITION: self._partition,
+            Fault.ONE_WAY: self._cut_one_way,
+            Fault.RESET: self._reset,
+            Fault.CLOCK: self._jump,
+            Fault.DISK_ERROR: self._arm_disk_error,
+            Fault.DISK_FULL: self._fill_disk,
+            Fault.DAMAGE: self._damage,
+            Fault.WIPE: self._wipe,
+            Fault.TRANSFER: self._transfer,
+        }
+        if self._faults:
+            self._next()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def _next(self) -> None:
+        gap = self._world.plan.fault_gap
+        self._world.timeline.after(1 + int(self._random.expovariate(1 / gap)), self._strike)
+
+    def _strike(self) -> None:
+        if self._is_stopped:
+            return
+        self.number += 1
+        fault = self._random.choice(self._faults)
+        # What the fault draws comes from a seed of its own: without one event the others stay as they were.
+        own = Random(self._random.randrange(2**63))  # noqa: S311 - repeatable chance is the point
+        if self.number not in self._skipped and fault in self._acts:
+            act = self._acts[fault](own)
+            if act is not None:
+                self.injected[fault] += 1
+                self._world.note(f"fault {self.number}: {fault}")
+                act()
+        self._next()
+
+    # Each of these returns what to do, or nothing where there is nothing to do it to.
+
+    def _some_up(self, random: Random) -> Process | None:
+        up = [process for process in self._world.processes.values() if process.is_up]
+        return random.choice(up) if up else None
+
+    def _kill(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        return None if process is None else process.kill
+
+    def _cut_power(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        return None if process is None else process.cut_power
+
+    def _black_out(self, random: Random) -> Callable[[], None]:  # noqa: ARG002
+        def act() -> None:
+            for process in list(self._world.processes.values()):
+                if process.is_up:
+                    process.cut_power()
+
+        return act
+
+    def _arm_failpoint(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        if process is None:
+            return None
+        calls = random.randint(1, CALLS_MAX)
+
+        def strike(kind: str, path: str) -> None:
+            self._world.note(f"{process.host} stops in a call: {kind} {path}")
+            process.files.go_down()
+
+        return partial(process.files.arm, calls, strike)
+
+    def _arm_disk_error(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        if process is None:
+            return None
+        calls = random.randint(1, CALLS_MAX)
+
+        def strike(kind: str, path: str) -> None:
+            self._world.note(f"{process.host} has a call that fails: {kind} {path}")
+            raise OSError(errno.EIO, "Input/output error", path)
+
+        return partial(process.files.arm, calls, strike)
+
+    def _fill_disk(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        if process is None:
+            return None
+        files, duration = process.files, random.randrange(SECOND // 5, 3 * SECOND)
+        room = random.randrange(6000)
+
+        def act() -> None:
+            files.quota = files.size + room
+            self._world.timeline.after(duration, partial(setattr, files, "quota", None))
+
+        return act
+
+    def _pause(self, random: Random) -> Callable[[], None] | None:
+        process = self._some_up(random)
+        if process is None or process.gate.is_shut:
+            return None
+        duration = random.choice((200, 1000, 3000)) * random.randrange(1, 2 * MILLISECOND)
+
+        def act() -> None:
+            process.gate.shut()
+            self._world.timeline.after(duration, process.gate.open)
+
+        return act
+
+    def _partition(self, random: Random) -> Callable[[], None] | None:
+        hosts = [process.host for process in self._world.processes.values()]
+        hosts += self._world.client_hosts
+        if random.random() < 0.5:  # one node against all others
+            side = {random.choice([host for host in hosts if host[0] == "n"])}
+        else:
+            side = {host for host in hosts if random.random() < 0.5}
+        rest = [host for host in hosts if host not in side]
+        links = [(a, b) for a in hosts if a in side for b in rest]
+        return partial(self._cut, [*links, *((b, a) for a, b in links)], self._duration(random))
+
+    def _cut_one_way(self, random: Random) -> Callable[[], None] | None:
+        hosts = [process.host for process in self._world.processes.values()]
+        host = random.choice(hosts)
+        peers = [peer for peer in hosts + self._world.client_hosts if peer != host]
+        chosen = [peer for peer in peers if random.random() < 0.6]
+        is_deaf = random.random() < 0.5
+        links = [(peer, host) if is_deaf else (host, peer) for peer in chosen]
+        return partial(self._cut, links, self._duration(random))
+
+    def _duration(self, random: Random) -> int:
+        return random.randrange(SECOND // 5, 6 * SECOND)
+
+    def _cut(self, links: list[tuple[str, str]], duration: int) -> None:
+        network = self._world.network
+        for link in links:
+            network.cut(*link)
+
+        def heal() -> None:
+            for link in links:
+                network.heal(*link)
+
+        self._world.timeline.after(duration, heal)
+
+    def _reset(self, random: Random) -> Callable[[], None]:
+        process = random.choice(list(self._world.processes.values()))
+        return partial(self._world.network.reset_some, process.host)
+
+    def _jump(self, random: Random) -> Callable[[], None]:
+        process = random.choice(list(self._world.processes.values()))
+        jump = random.choice((-1, 1)) * random.choice((500, 5_000, 3_600_000))
+
+        def act() -> None:
+            process.clock.jumped_ms += jump
+
+        return act
+
+    def _victim(self, random: Random) -> Process | None:
+        victims = [self._world.processes[number] for number in self._world.plan.victims]
+        return random.choice(victims) if victims else None
+
+    def _damage(self, random: Random) -> Callable[[], None] | None:
+        process = self._victim(random)
+        if process is None:
+            return None
+
+        def act() -> None:
+            if process.is_up:
+                process.cut_power()
+            process.is_damaged = True
+            what = process.files.damage(lambda name: not name.endswith(".lock"))
+            self._world.note(f"{process.host} has a bit flipped: {what}")
+
+        return act
+
+    def _wipe(self, random: Random) -> Callable[[], None] | None:
+        process = self._victim(random)
+        if process is None:
+            return None
+
+        def act() -> None:
+            if process.is_up:
+                process.cut_power()
+            process.is_damaged = True
+            process.is_wiped = True
+            process.files.wipe()
+            self._world.note(f"{process.host} gets an empty disk")
+
+        return act
+
+    def _transfer(self, random: Random) -> Callable[[], None] | None:
+        leader = self._world.leader()
+        others = [number for number in self._world.processes if leader and number != leader.number]
+        if leader is None or not others:
+            return None
+        to = random.choice(others)
+
+        def act() -> None:
+            group = None if leader.node is None else leader.node.group
+            if group is not None:
+                leader.guard(lambda: group.transfer_leadership(to, lambda _: None))
+
+        return act

@@ -1,0 +1,182 @@
+"""A group of real nodes: its leader is killed, its nodes are restarted, members come and go, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.client.blocking import Client
+from penstock.protocol import version1 as v1
+from support.command import penstock as command
+from support.group_processes import GroupProcesses, group_processes, member, wait_until
+from support.wire import Wire
+
+QUEUE = "tasks"
+FAST = ("--heartbeat", 50, "--election-timeout", 500)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[GroupProcesses]:
+    with group_processes(tmp_path, 3, *FAST) as group:
+        yield group
+
+
+class Producer:
+    """Enqueues one task after the other in a thread of its own, and keeps account of what was answered."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self.acknowledged: list[bytes] = []
+        self.failures: list[Exception] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            payload = b"%d" % number
+            try:
+                self._client.enqueue(QUEUE, payload)
+            except penstock.PenstockError as error:
+                self.failures.append(error)
+            else:
+                with self._changed:
+                    self.acknowledged.append(payload)
+                    self._changed.notify_all()
+            number += 1
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until that many more were answered from now on."""
+        with self._changed:
+            goal = len(self.acknowledged) + count
+            assert self._changed.wait_for(lambda: len(self.acknowledged) >= goal, 60)
+
+    def stop(self) -> list[bytes]:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.acknowledged
+
+
+def taken_out(client: Client) -> list[bytes]:
+    """Take all tasks out, in their order."""
+    payloads: list[bytes] = []
+    while deliveries := client.dequeue_many(QUEUE, 1000):
+        payloads += [delivery.payload for delivery in deliveries]
+        client.ack(deliveries)
+    return payloads
+
+
+def test_killing_the_leader_loses_nothing_and_doubles_nothing(group: GroupProcesses) -> None:
+    with group.client() as client:
+        client.create_queue(QUEUE)
+        producer = Producer(client)
+        producer.wait_for_more(50)
+        killed = group.wait_led()
+        group.nodes[killed].kill()
+        producer.wait_for_more(50)
+        group.start(killed).wait_listening()
+        group.wait_caught_up(client, killed)
+        producer.wait_for_more(20)
+        acknowledged = producer.stop()
+        assert producer.failures == []
+        assert group.wait_led() != killed
+        assert taken_out(client) == acknowledged
+    assert set(group.stop_all().values()) == {0}
+
+
+def test_a_rolling_restart_with_transfers_loses_no_request(group: GroupProcesses) -> None:
+    with group.client() as client, group.client() as watching:
+        client.create_queue(QUEUE)
+        producer = Producer(client)
+        for number in (1, 2, 3):
+            producer.wait_for_more(20)
+            if group.wait_led() == number:
+                outcome = command(
+                    "cluster", "transfer", str(number % 3 + 1), "--connect", group.connect
+                )
+                assert (outcome.code, outcome.rows[0]["before"]) == (0, number), outcome.err
+            assert group.nodes[number].stop() == 0
+            group.start(number).wait_listening()
+            group.wait_caught_up(watching, number)
+        acknowledged = producer.stop()
+        assert producer.failures == []
+        assert taken_out(client) == acknowledged
+
+
+def test_a_member_is_added_while_the_load_goes_on_and_another_is_removed(
+    group: GroupProcesses,
+) -> None:
+    with group.client() as client:
+        client.create_queue(QUEUE)
+        producer = Producer(client)
+        producer.wait_for_more(20)
+        group.start(4, is_joining=True).wait_listening()
+        place = f"4={group.peer_address(4)}"
+        added = command("cluster", "add", place, "--connect", group.connect)
+        assert added.code == 0, added.err
+        assert (added.rows[0]["node"], added.rows[0]["standing"]) == (4, "voter")
+        assert added.rows[0]["address"] == group.address(4)
+        leader = group.wait_led()
+        gone = next(number for number in (1, 2, 3) if number != leader)
+        for number in (gone, leader):  # the leader, too
+            removed = command("cluster", "remove", str(number), "--connect", group.connect)
+            assert removed.rows == [{"node": number, "removed": True}], removed.err
+            group.nodes[number].stop()
+            producer.wait_for_more(10)
+        acknowledged = producer.stop()
+        assert producer.failures == []
+        info = client.cluster()
+        assert [each.node for each in info.members] == sorted({1, 2, 3, 4} - {gone, leader})
+        assert taken_out(client) == acknowledged
+
+
+def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses) -> None:
+    done: set[bytes] = set()
+    stop = threading.Event()
+
+    @penstock.worker(QUEUE, concurrency=2)
+    def work(delivery: penstock.Delivery) -> None:
+        if len(done) == 30:
+            group.nodes[group.wait_led()].kill()
+        done.add(delivery.payload)
+        if len(done) == 100:
+            stop.set()
+
+    with group.client() as client:
+        client.create_queue(QUEUE)
+        client.enqueue_many(QUEUE, [b"%d" % number for number in range(100)])
+        work.run(client, stop)
+        assert done == {b"%d" % number for number in range(100)}
+        # Acks that came too late for the old leader let tasks come again.
+        wait_until(lambda: client.stat(QUEUE).leased == 0, "leases have ended")
+        assert client.stat(QUEUE).count < 20
+
+
+def test_version_1_is_told_all_client_addresses_by_every_node(group: GroupProcesses) -> None:
+    leader = group.wait_led()
+    addresses = tuple(group.address(number) for number in (1, 2, 3))
+    with group.client() as client:
+        wait_until(
+            lambda: all(each.client_address for each in client.cluster().members), "all are known"
+        )
+    for number in (1, 2, 3):
+
+        def is_told(number: int = number) -> bool:
+            with Wire(int(group.address(number).rpartition(":")[2])) as wire:
+                wire.greet(1)
+                wire.send(v1.encode_request(v1.AskCluster()))
+                expected = v1.Cluster(addresses=addresses, leader=leader - 1, node=number - 1)
+                data = v1.encode_response(expected)
+                return wire.receive(len(data)) == data
+
+        wait_until(is_told, f"node {number} knows all addresses")
+    found = member(penstock.connect(group.address(leader)).cluster(), leader)
+    assert found is not None
+    assert found.is_leader

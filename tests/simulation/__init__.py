@@ -1,0 +1,1 @@
+"""The simulator: its parts, its repeatability, and seeds."""
