@@ -6,6 +6,7 @@ A wire is one connection. It builds requests as bytes and reads answers from byt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -235,10 +236,16 @@ def give_away(path: Path) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different ports that nobody has at this moment."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in held:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in held]
 
 
 def say(words: str) -> None:

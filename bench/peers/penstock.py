@@ -54,6 +54,10 @@ class PenstockWire(Wire):
             while (packet := version1.decode_response(heard)) is None:
                 heard += self.receive()
             heard = heard[packet[1] :]
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the queue if it is missing."""
         self.socket.sendall(self._request(Create(self._name, self.policy)))
         reader = FrameReader()
         while not (frames := reader.receive(self.receive())):

@@ -13,7 +13,9 @@ from support.beats_spools import VECTORS
 from support.beats_spools import spool as write_spool
 from support.command import penstock
 from support.damage import flipped
+from support.dev_cluster import DevCluster
 from support.directories import EXPECTED, build
+from support.group_processes import free_ports, group_processes
 from support.node_files import write_files
 from support.node_process import start
 from support.rabbitmq_directories import unpacked
@@ -27,7 +29,10 @@ OVER_A_NODE = [
 ]  # fmt: skip
 WITH_SPARK = [f"pipeline {name}" for name in ("run", "tasks", "snapshot", "audit", "migrate")]
 OVER_A_SPOOL = [f"spool {name}" for name in ("put", "stat", "tail", "drain")]
-COMMANDS = ["serve", *OVER_A_NODE, *OVER_A_SPOOL, *WITH_SPARK, *AT_REST]
+OVER_A_GROUP = [f"cluster {name}" for name in ("status", "add", "transfer", "remove")]
+COMMANDS = [
+    "serve", "dev-cluster", *OVER_A_NODE, *OVER_A_GROUP, *OVER_A_SPOOL, *WITH_SPARK, *AT_REST,
+]  # fmt: skip
 
 
 def examples(command: str) -> list[str]:
@@ -148,14 +153,65 @@ def test_the_help_of_each_command_over_a_spool_ends_with_examples_that_run(
 def test_the_examples_of_serve_start_a_node(workplace: Path) -> None:
     lines = examples("serve")
     assert lines
+    (workplace / "node-1.toml").write_text('data = "configured"\nmax-queues = 10\n')
     for line in lines:
         words = shlex.split(line)
         assert words[:2] == ["penstock", "serve"]
-        data = Path(words[words.index("--data") + 1])
+        flags = words[2:]
         # Other ports than those of the examples: something else may have them on this machine.
-        flags = ["--metrics", "127.0.0.1:0"] if "--metrics" in words else []
+        for flag, value in (
+            ("--listen", "127.0.0.1:0"),
+            ("--metrics", "127.0.0.1:0"),
+            ("--peers", f"1=127.0.0.1:{free_ports(1)[0]}"),
+        ):
+            if flag in flags:
+                flags[flags.index(flag) + 1] = value
+        if "--peers" in flags:
+            flags += ["--advertise", "127.0.0.1:2602"]
+        if "--data" in flags:
+            place = flags.index("--data")
+            data = Path(flags[place + 1])
+            del flags[place : place + 2]
+        else:
+            data = workplace / "from-the-command-line"
         with start(data, *flags) as node:
             assert node.stop() == 0
+
+
+def test_the_help_of_each_command_over_a_group_ends_with_examples_that_run(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with group_processes(workplace) as group:
+        monkeypatch.setenv("PENSTOCK_NODE", group.connect)
+        places = {"127.0.0.1:2602": group.address(1)}
+        for number, example in ((4, "127.0.0.1:2705"), (5, "127.0.0.1:2706")):
+            group.start(number, is_joining=True).wait_listening()
+            places[example] = group.peer_address(number)
+        for command in OVER_A_GROUP:
+            lines = examples(command)
+            assert lines
+            for line in lines:
+                assert f"penstock {command}" in line
+                for example, place in places.items():
+                    line = line.replace(example, place)
+                outcome = shell(line, cwd=workplace)
+                assert outcome.code == 0, f"{line}: {outcome.err}"
+                assert outcome.rows if "--table" not in line else outcome.out
+
+
+def test_the_examples_of_dev_cluster_start_one(workplace: Path) -> None:
+    lines = examples("dev-cluster")
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:2] == ["penstock", "dev-cluster"]
+        flags = words[2:]
+        if "--base-port" in flags:
+            place = flags.index("--base-port")
+            del flags[place : place + 2]
+        with DevCluster(*flags, "--base-port", "0", cwd=workplace) as cluster:
+            assert cluster.wait_told()["leader"]
+            assert cluster.stop() == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,6 +14,7 @@ from penstock.errors import (
     InvalidValue,
     KeyOutOfRange,
     LeaseLost,
+    NotLeader,
     PayloadTooLarge,
     QueueExists,
     QueueMissing,
@@ -52,6 +53,7 @@ _ADVICE: Final[dict[type[RequestRefused], str]] = {
     KeyOutOfRange: "see: penstock queue stat NAME",
     PayloadTooLarge: "see: penstock queue stat NAME, and: penstock node",
     LeaseLost: "ask for a longer --lease",
+    NotLeader: "name all nodes of the group, with commas; see: penstock cluster status",
 }
 """What to do next, where the client's own advice is about Python."""
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from penstock.cli.output import cell, emit, say
 from penstock.cli.queues import counts_row, ready
-from penstock.errors import ConnectionFailed
+from penstock.errors import ConnectionFailed, NotLeader
 from penstock.protocol.version2 import NodeInfo, QueueStat
 
 TREND_COUNT: Final = 20
@@ -98,7 +98,7 @@ def watch(
         while True:  # It ends by Ctrl-C, or when its time is over.
             try:
                 now = take()
-            except ConnectionFailed as error:
+            except (ConnectionFailed, NotLeader) as error:
                 is_well = False
                 show.problem(str(error))
             else:

@@ -73,6 +73,10 @@ class Broker(Deliveries):
         self.flush()
 
     def enqueue(self, caller: Caller, number: int, request: v2.Enqueue) -> None:
+        if self.replica.is_short_of_room:
+            text = "the node's disk is nearly full; take tasks out, or make room (--min-free)"
+            caller.answer(number, v2.Failed(Failure.LIMIT, text))
+            return
         queue = self._find(request.queue)
         if queue is None:
             if request.queue in self._creating:
@@ -108,7 +112,12 @@ class Broker(Deliveries):
         """Enqueue one task for each of many requests, which count as one batch here and nowhere else."""
         queue = self._find(singles.queue)
         keys, payloads = singles.keys, singles.payloads
-        if queue is None or queue.policy.size_max is not None or self._judge(queue, keys, payloads):
+        if (
+            queue is None
+            or queue.policy.size_max is not None
+            or self.replica.is_short_of_room
+            or self._judge(queue, keys, payloads)
+        ):
             for number, key, payload in zip(singles.numbers, keys, payloads, strict=True):
                 self.enqueue(caller, number, v2.Enqueue(singles.queue, (key,), (payload,)))
             return

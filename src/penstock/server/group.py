@@ -93,6 +93,7 @@ class Group:
             directory, member, state, replay, self.membership, disk, meter, on_failure=on_failure
         )
         self.replica.begin()
+        self._ticks_to_leave = 0  # before leadership may be handed over again for want of room
         self._changing = False  # whether a change of the leader's own making is under way
         # The voter that came back without its files and was removed, with its address: it is to be added again.
         self._returning: tuple[int, str] = (0, "")
@@ -125,6 +126,7 @@ class Group:
         self.replica.tick()
         if self.replica.is_leading:
             self._look_after_members()
+            self._leave_if_short_of_room()
 
     # --- what a leader does about its members ---
 
@@ -140,6 +142,14 @@ class Group:
             if change is not None:
                 self._change(change)
                 return
+
+    def _leave_if_short_of_room(self) -> None:
+        """Let another lead that may have room on its disk; not more often than that takes."""
+        self._ticks_to_leave = max(0, self._ticks_to_leave - 1)
+        to = self.best_successor()
+        if self.replica.is_short_of_room and to and not self._ticks_to_leave:
+            self._ticks_to_leave = 10 * self.settings.election_ticks
+            self.transfer_leadership(to, lambda _: None)
 
     def _next_step_for(self, peer: int) -> Change | None:
         configuration = self.replica.group.configuration

@@ -15,7 +15,7 @@ from penstock.model import Index, SnapshotPoint, Term
 from penstock.protocol.version2 import Failed, Failure
 from penstock.queues.state import State
 from penstock.raft.configuration import Change, encode_configuration
-from penstock.raft.messages import Message
+from penstock.raft.messages import REPLIES, Message
 from penstock.raft.ready import Ready
 from penstock.raft.refusals import InvariantBroken, Refused
 from penstock.server.disk import Disk
@@ -102,6 +102,8 @@ class GroupReplica(Replica):
         """Take a peer's message. Raises ``BadMessage`` for one that breaks the protocol."""
         if self.failure is not None:
             return
+        if message.kind in REPLIES and message.sender not in self.group.configuration.members:
+            return  # it was removed, and has not heard of that yet
         try:
             self.group.step(message)
         except InvariantBroken as error:
@@ -370,6 +372,8 @@ class GroupReplica(Replica):
             self._note_configuration()
             self.is_fresh = self.is_leading and before >= self._own_from - 1
         self._tell(done)
+        if not done and self.applied > before:
+            self._tell_applied()
         self._note_changes()
         self.is_fresh = False
         self.is_applying = False

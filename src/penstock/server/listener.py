@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import time
 from collections.abc import Callable
 from typing import Final
@@ -216,7 +218,14 @@ class Listener:
                 connection.abort()
         for connection in list(self._paused):
             self._account(connection)
+        self._look_at_room()
         self._sweep_handle = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _look_at_room(self) -> None:
+        """Take nothing more in before the disk is full: a write that fails stops the node."""
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.node.settings.data).free
+            self.node.replica.is_short_of_room = free < self._limits.free_bytes_min
 
     # The end.
 

@@ -94,6 +94,7 @@ class Replica:
         self.is_fresh = True
         self.is_leading = True  # decides what is asked of it
         self.is_alone = True  # needs nobody's word for that
+        self.is_short_of_room = False  # the disk is nearly full: nothing more is taken in
 
     @property
     def generation(self) -> Generation:
@@ -237,9 +238,12 @@ class Replica:
         if done:
             for operation in done:
                 operation.tell()
-            for call in self.after_apply:
-                call()
+            self._tell_applied()
             self.meter.note_told()
+
+    def _tell_applied(self) -> None:
+        for call in self.after_apply:
+            call()
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing is written or answered any more."""

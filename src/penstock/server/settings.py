@@ -32,6 +32,8 @@ class Limits:
     # Bytes of requests that were read and not answered yet; beyond, reading stops until some are.
     connection_bytes_max: int = 32 * 2**20
     total_bytes_max: int = 256 * 2**20
+    # Below this much room on the disk nothing more is taken in; what is there can still be taken out.
+    free_bytes_min: int = 64 * 2**20
     # A connection without leases, subscriptions and requests under way is closed after this.
     idle_seconds: float = 60.0
     # A packet that has begun must be whole within this, and an answer must be taken within it.

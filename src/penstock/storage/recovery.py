@@ -23,6 +23,9 @@ SECTOR: Final = 512
 _ADVICE: Final = "nothing was changed: restore the file, or salvage with 'penstock repair'"
 
 
+REWRITE_SIZE: Final = 2**20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """A torn tail: what recovery removes, and says that it did."""
@@ -74,6 +77,16 @@ def erase(file: File, cut: Cut) -> None:
             start = offset + len(data) - len(rest)
             file.write(start, [bytes(len(rest.rstrip(b"\x00")))])
     file.sync()
+
+
+def write_again(file: File, start: int, stop: int) -> None:
+    """Write what a file shows in a stretch once more, so that the next sync says something about it.
+
+    After a sync that failed the system may show what never reached the disk, and call it clean: a sync by the next
+    process would then succeed and prove nothing.
+    """
+    for offset in range(start, stop, REWRITE_SIZE):
+        file.write(offset, [file.read(offset, min(REWRITE_SIZE, stop - offset))])
 
 
 def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:

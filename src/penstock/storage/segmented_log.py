@@ -43,7 +43,7 @@ from penstock.storage.log import (
 )
 from penstock.storage.reading import Walked, walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, erase, judge_tail
+from penstock.storage.recovery import Cut, erase, judge_tail, write_again
 
 LAYOUT: Final = LogLayout.THREE
 
@@ -92,6 +92,7 @@ class SegmentedLog:
         try:
             self._recover(snapshot)
             # A process that was killed may have left records that only the cache of the system holds.
+            self._write_again()
             self.sync()
         except BaseException:
             self._let_go()
@@ -335,6 +336,14 @@ class SegmentedLog:
                 self._note(snapshot)
                 self._mend(covered, cut, after)
         self._committed = max(max(after, self.first) - 1, min(known, self.end - 1))
+
+    def _write_again(self) -> None:
+        """Write the records once more that no sync is known to have proved."""
+        segment = self._segments[-1]
+        number = max(0, self._sync_point.point.synced + 1 - segment.first)
+        if number < len(segment.records):
+            with self._poison.writing():
+                write_again(segment.file, segment.records.offsets[number], segment.records.end)
 
     def _note(self, snapshot: SnapshotPoint | None) -> None:
         """Write down the snapshot that was found, before anything rests on it."""

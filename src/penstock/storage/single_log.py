@@ -40,7 +40,7 @@ from penstock.storage.log import (
 )
 from penstock.storage.reading import walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, erase, judge_tail
+from penstock.storage.recovery import Cut, erase, judge_tail, write_again
 
 COPY_WINDOW: Final = 2**20
 LAYOUT: Final = LogLayout.TWO
@@ -77,6 +77,7 @@ class SingleLog:
             self._recover(snapshot)
             self._size = self._file.size()
             # A process that was killed may have left records that only the cache of the system holds.
+            self._write_again()
             self.sync()
         except BaseException:
             self._let_go()
@@ -250,6 +251,13 @@ class SingleLog:
             refuse_missing(self._path, self._sync_point.point.synced, _after(snapshot))
             with self._poison.writing():
                 replace_file(self._files, self._path, [header, *zeros(self._growth)])
+
+    def _write_again(self) -> None:
+        """Write the records once more that no sync is known to have proved."""
+        number = max(0, self._sync_point.point.synced + 1 - self._first)
+        if number < len(self._records):
+            with self._poison.writing():
+                write_again(self._file, self._records.offsets[number], self._records.end)
 
     def _recover(self, snapshot: SnapshotPoint | None) -> None:
         walked = walk_file(self._file, self._path, LAYOUT)

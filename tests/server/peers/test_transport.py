@@ -108,6 +108,9 @@ class Node:
         assert isinstance(number, int)
         self.said.append((number, str(text)))
 
+    def hear(self, peer: int, incarnation: str, knows: str | None) -> None:
+        self.membership.hear(peer, incarnation, knows)
+
     def heard_of(self, kind: Kind) -> list[Message]:
         return [message for message in self.replica.stepped if message.kind is kind]
 
@@ -400,6 +403,7 @@ def test_strangers_are_few_and_have_their_time() -> None:
             strangers = [await Played.open(port) for _ in range(transport.STRANGERS_MAX)]
             await until(lambda: len(node.transport._accepted) == transport.STRANGERS_MAX)
             turned_away = await Played.open(port)
+            turned_away.send(p.Connect(node=2, is_announcing=True))
             assert await turned_away.next() is None
             now[0] = links.HANDSHAKE_SECONDS
             for stranger in strangers:
@@ -430,6 +434,7 @@ def test_connections_of_all_peers_together_are_bounded() -> None:
                 opened.append(played)
                 await until(all_are_known)
             turned_away = await Played.open(port)
+            turned_away.send(p.Connect(node=2, is_announcing=True))
             assert await turned_away.next() is None
             for one in (*opened, turned_away):
                 one.close()

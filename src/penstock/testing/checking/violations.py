@@ -53,20 +53,18 @@ class Violation:
 
 
 class Findings:
-    """Violations as they are found; behind the first few they are only counted."""
+    """Violations as they are found; behind the first few they are dropped."""
 
     def __init__(self, limit: int = VIOLATIONS_MAX) -> None:
         self._limit = limit
         self._found: list[Violation] = []
-        self.count = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether further ones are only counted; whoever must search for a proof need not."""
+        """Whether further ones are dropped; whoever would have to search for a proof need not."""
         return len(self._found) >= self._limit
 
     def note(self, kind: Kind, operations: Iterable[Operation], sentence: str) -> None:
-        self.count += 1
         if not self.is_full:
             shown = tuple(dict.fromkeys(operations))[:PROOF_MAX]
             self._found.append(Violation(kind=kind, operations=shown, sentence=sentence))

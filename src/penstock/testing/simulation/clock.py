@@ -18,6 +18,8 @@ START_MS: Final = 1_700_000_000_000
 
 Call = Callable[[], None]
 
+_MASK: Final = 2**64 - 1
+
 
 class Chance:
     """One seed, split by name: a draw more from one stream does not shift the others."""
@@ -33,11 +35,12 @@ class Chance:
 class Timeline:
     """Everything that is going to happen, in order; what is due at the same moment happens as it was asked for."""
 
-    __slots__ = ("_heap", "_sequence", "events", "now")
+    __slots__ = ("_heap", "_sequence", "events", "fingerprint", "now")
 
     def __init__(self) -> None:
         self.now = 0
         self.events = 0  # that have happened
+        self.fingerprint = 0  # of their times: two runs that differ anywhere soon differ here
         self._heap: list[tuple[int, int, Call]] = []
         self._sequence = 0
 
@@ -57,6 +60,7 @@ class Timeline:
         while heap and heap[0][0] <= until:
             self.now, _, call = heappop(heap)
             self.events += 1
+            self.fingerprint = (self.fingerprint * 1_000_003 + self.now) & _MASK
             call()
             if is_over():
                 return

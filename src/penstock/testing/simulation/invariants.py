@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.errors import StorageFailed
 from penstock.raft.configuration import Configuration
 from penstock.raft.core import Raft
 from penstock.server.node import Node
@@ -165,7 +166,10 @@ class Invariants:
         if process.node is None:
             # Who acknowledged it and lost its machine since is judged when it is back, by the log it then has.
             return True
-        return is_durable(process, process.node, index, term)
+        try:
+            return is_durable(process, process.node, index, term)
+        except StorageFailed:
+            return True  # it is about to stop: judged when it is back, too
 
     def _compare_state(self, process: Process, node: Node) -> None:
         if process.snapshots is not None and process.snapshots.is_under_way:
@@ -213,7 +217,8 @@ class Invariants:
 
 
 def core_of(node: Node) -> Raft:
-    return node.replica.group.core
+    assert node.group is not None
+    return node.group.replica.group.core
 
 
 def is_durable(process: Process, node: Node, index: int, term: int) -> bool:

@@ -9,8 +9,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from penstock.raft.configuration import Change, Configuration, Step
 from penstock.testing.simulation.clock import MILLISECOND, SECOND
-from penstock.testing.simulation.process import Process
+from penstock.testing.simulation.process import Process, peer_address
 from penstock.testing.simulation.swarm import Fault
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Nemesis:
             Fault.DAMAGE: self._damage,
             Fault.WIPE: self._wipe,
             Fault.TRANSFER: self._transfer,
+            Fault.MEMBERS: self._change_members,
         }
         if self._faults:
             self._next()
@@ -240,3 +242,38 @@ class Nemesis:
                 leader.guard(lambda: group.transfer_leadership(to, lambda _: None))
 
         return act
+
+    def _change_members(self, random: Random) -> Callable[[], None] | None:
+        leader = self._world.leader()
+        if leader is None or leader.node is None:
+            return None
+        group = leader.node.group
+        assert group is not None
+        change = self._draw_change(random, group.replica.group.configuration)
+
+        def act() -> None:
+            for step, number in change.steps:
+                process = self._world.processes[number]
+                if step is not Step.REMOVE and not process.life:
+                    process.start()
+            self._world.note(f"{leader.host} is asked for {change.steps}")
+            leader.guard(lambda: group.change_members(change, self._note_change))
+
+        return act
+
+    def _note_change(self, reason: str | None) -> None:
+        self._world.note(f"the change of members: {reason or 'done'}")
+
+    def _draw_change(self, random: Random, configuration: Configuration) -> Change:
+        """Return a change that leaves at least two voters: add, promote, remove, demote, or replace."""
+        voters, learners = configuration.voters, configuration.learners
+        outside = [n for n in self._world.processes if n not in configuration.members]
+        choices: list[tuple[tuple[Step, int], ...]] = []
+        choices += [((random.choice((Step.LEARNER, Step.VOTER)), n),) for n in outside]
+        choices += [((random.choice((Step.VOTER, Step.REMOVE)), n),) for n in learners]
+        if len(voters) > 2:
+            choices += [((random.choice((Step.REMOVE, Step.LEARNER)), n),) for n in voters]
+        choices += [((Step.REMOVE, n), (Step.VOTER, new)) for n in voters for new in outside]
+        steps = random.choice(choices) if choices else ()
+        labels = tuple((n, f"{peer_address(n)}#") for step, n in steps if step is not Step.REMOVE)
+        return Change(steps, labels=labels)

@@ -70,7 +70,7 @@ class Process:
     """A machine, and the process on it if one runs."""
 
     def __init__(self, around: Surroundings, number: int, *, peers: dict[int, str]) -> None:
-        """``peers``: the first configuration; empty for one that waits to be added."""
+        """``peers``: the first configuration. One that is not in it waits to be added."""
         self.around = around
         self.number = number
         self.host = f"n{number}"
@@ -159,6 +159,7 @@ class Process:
         group = GroupSettings(
             node=number,
             peers=self._peers,
+            is_joining=number not in self._peers,
             listen=peer_address(number),
             client_address=client_address(number),
             tick_ms=plan.tick_ms,

@@ -45,7 +45,7 @@ def run_seed(
     keeps_trace: bool = False,
 ) -> Result:
     """Live through a seed. ``skipped`` are fault events to leave out, ``faults`` the only kinds to happen."""
-    started = time.perf_counter()
+    started = time.process_time()
     plan = draw_plan(seed, scale, faults=faults)
     world = World(plan, skipped=skipped, keeps_trace=keeps_trace)
     violation = None
@@ -67,7 +67,7 @@ def run_seed(
         faults=tuple(sorted(plan.faults)),
         injected=Counter({str(fault): n for fault, n in sorted(world.nemesis.injected.items())}),
         simulated_seconds=world.timeline.now / SECOND,
-        seconds=time.perf_counter() - started,
+        seconds=time.process_time() - started,
         events=world.timeline.events,
         operations=len(history),
         answered=sum(1 for one in history if one.outcome == "ok"),

@@ -65,7 +65,8 @@ class Plan:
 
     seed: int
     scale: Scale
-    nodes: int
+    nodes: int  # at the beginning
+    spares: int  # further ones, that may be added
     faults: frozenset[Fault]
     fault_gap: int  # mean time between two faults
     weather: Weather
@@ -95,11 +96,14 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
     if faults is None:
         faults = drawn
     victims = tuple(sorted(random.sample(range(1, nodes + 1), (nodes - 1) // 2)))
+    if Fault.MEMBERS in faults:
+        victims = ()  # which minority can lose its disks is known only while the members stay
     queues = tuple(f"q{number}" for number in range(random.randint(1, 3)))
     return Plan(
         seed=seed,
         scale=scale,
         nodes=nodes,
+        spares=2 if Fault.MEMBERS in faults else 0,
         faults=faults,
         fault_gap=int(random.choice((0.4, 0.8, 1.5, 3.0)) * SECOND),
         weather=_draw_weather(random, faults),

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.model import Policy
 from penstock.testing.simulation.clients import Closer, Consumer, Founder, Producer, Town
 from penstock.testing.simulation.clock import MILLISECOND, SECOND, Chance, Timeline
-from penstock.testing.simulation.invariants import Broken, Invariants
+from penstock.testing.simulation.invariants import Broken, Invariants, core_of
 from penstock.testing.simulation.nemesis import Nemesis
 from penstock.testing.simulation.network import Network
 from penstock.testing.simulation.process import (
@@ -64,10 +64,14 @@ class World:
             ended=self._ended,
         )
         peers = {number: peer_address(number) for number in range(1, plan.nodes + 1)}
-        self.processes = {number: Process(around, number, peers=peers) for number in peers}
+        self.processes = {
+            number: Process(around, number, peers=peers)
+            for number in range(1, plan.nodes + plan.spares + 1)
+        }
         self.network.weather = plan.weather
-        for number, process in self.processes.items():
-            self.timeline.at(self._restarts.randrange(200) * MILLISECOND + number, process.start)
+        for number in peers:
+            delay = self._restarts.randrange(200) * MILLISECOND + number
+            self.timeline.at(delay, self.processes[number].start)
         self._found_town()
         self.nemesis = Nemesis(self, self.chance.stream("nemesis"), skipped)
 
@@ -159,15 +163,18 @@ class World:
         if not self._is_over:
             raise Broken(f"nothing is wrong any more, and still: {self._what_is_missing()}")
         self.invariants.finish(self.recorder.finish())
-        self.note(f"ends after {self.timeline.events} events")
+        self.note(f"ends after {self.timeline.events} events, {self.timeline.fingerprint:016x}")
 
     def _heal(self) -> None:
         random = self.chance.stream("healing")
         self.nemesis.stop()
         self.note("all is healed")
-        able = [number for number, one in self.processes.items() if not one.is_crippled]
+        able = [n for n, one in self.processes.items() if one.life and not one.is_crippled]
         majority = self.plan.nodes // 2 + 1
-        count = random.randint(majority, len(able)) if len(able) > majority else len(able)
+        count = len(able)
+        # Where members come and go, any of them may be needed.
+        if count > majority and not self.plan.spares:
+            count = random.randint(majority, count)
         self._healthy = sorted(random.sample(able, count))
         self._is_healed = True
         self.network.heal_all()
@@ -204,7 +211,9 @@ class World:
         full = [f"{len(q)} in {q.name!r}" for q in state.queues() if len(q)]
         if full:
             return f"tasks are left: {', '.join(full)}"
-        places = {number: self.processes[number].progress for number in self._healthy}
+        members = core_of(leader.node).configuration.members
+        live = [number for number in self._healthy if number in members]
+        places = {number: self.processes[number].progress for number in live}
         if len(set(places.values())) > 1 or None in places.values():
             return f"nodes have not come to the same place: {places}"
         return None

@@ -1,0 +1,49 @@
+"""Whole clusters by seed: a fixed set with every change, and every seed that ever found something.
+
+`penstock-simulate` runs fresh ones by the thousand.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from penstock.testing.simulation.run import run_seed
+
+FIXED: Final = 600
+PORTION: Final = 20  # seeds a test, so that workers share them
+
+SEEDS_FILE: Final = Path(__file__).with_name("seeds.txt")
+
+
+def past_seeds() -> list[int]:
+    lines = SEEDS_FILE.read_text(encoding="ascii").splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+def judge(seed: int) -> None:
+    result = run_seed(seed)
+    again = f"python -m penstock.testing.simulation --seed {seed} --trace"
+    assert result.violation is None, f"seed {seed}: {result.violation}\n{again}"
+    assert result.answered, f"seed {seed} did nothing"
+
+
+@pytest.mark.parametrize("first", range(0, FIXED, PORTION))
+def test_clusters_keep_their_promises(first: int) -> None:
+    for seed in range(first, first + PORTION):
+        judge(seed)
+
+
+@pytest.mark.parametrize("seed", past_seeds())
+def test_a_seed_that_once_broke_something_does_not_any_more(seed: int) -> None:
+    judge(seed)
+
+
+@pytest.mark.heavy
+def test_fresh_clusters_keep_their_promises() -> None:
+    first = int.from_bytes(os.urandom(4), "big")
+    for seed in range(first, first + 300):
+        judge(seed)
