@@ -44,21 +44,15 @@ def test_a_cluster_is_there_survives_its_leader_and_goes_when_told(tmp_path: Pat
         assert all(line[4] == "{" for line in logs), logs
 
 
-def test_a_node_that_ends_is_started_again_if_that_is_wanted(tmp_path: Path) -> None:
-    words = ("--nodes", "1", "--base-port", "0", "--data", tmp_path / "cluster", "--restart")
-    with DevCluster(*words) as cluster:
+def test_a_node_that_ends_is_started_again_if_wanted_and_what_nobody_wants_to_keep_goes() -> None:
+    with DevCluster("--nodes", "1", "--base-port", "0", "--restart") as cluster:
         told = cluster.wait_told()
+        data = Path(told["nodes"][0]["data"])
         with penstock.connect(told["connect"]) as client:
             client.enqueue("", b"kept")
             os.kill(told["nodes"][0]["pid"], signal.SIGKILL)
             cluster.wait_said("node 1 ended (SIGKILL) and is started again")
             assert client.stat("").count == 1
-        assert cluster.stop() == 0
-
-
-def test_what_it_was_not_told_to_keep_goes_with_it() -> None:
-    with DevCluster("--nodes", "1", "--base-port", "0") as cluster:
-        data = Path(cluster.wait_told()["nodes"][0]["data"])
         assert data.is_dir()
         assert cluster.stop() == 0
     assert not data.parent.exists()

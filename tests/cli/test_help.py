@@ -199,6 +199,7 @@ def test_the_help_of_each_command_over_a_group_ends_with_examples_that_run(
                 assert outcome.rows if "--table" not in line else outcome.out
 
 
+@pytest.mark.heavy  # eight nodes
 def test_the_examples_of_dev_cluster_start_one(workplace: Path) -> None:
     lines = examples("dev-cluster")
     assert lines

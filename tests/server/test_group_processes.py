@@ -15,21 +15,36 @@ from support.command import penstock as command
 from support.group_processes import GroupProcesses, group_processes, wait_until
 from support.wire import Wire
 
-QUEUE = "tasks"
-FAST = ("--heartbeat", 50, "--election-timeout", 500)
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupProcesses]:
+    with group_processes(tmp_path_factory.mktemp("group")) as group:
+        yield group
+        assert set(group.stop_all().values()) == {0}
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[GroupProcesses]:
-    with group_processes(tmp_path, 3, *FAST) as group:
-        yield group
+def group(shared: GroupProcesses) -> GroupProcesses:
+    """Three nodes that run and have a leader, whatever the test before has done to them."""
+    for number, node in shared.nodes.items():
+        if not node.is_running:
+            shared.start(number).wait_listening()
+    shared.wait_led()
+    return shared
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    """The name of a queue of the test's own."""
+    return str(request.node.name)
 
 
 class Producer:
     """Enqueues one task after the other in a thread of its own, and keeps account of what was answered."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, queue: str) -> None:
         self._client = client
+        self._queue = queue
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self.acknowledged: list[bytes] = []
@@ -42,7 +57,7 @@ class Producer:
         while not self._stop.is_set():
             payload = b"%d" % number
             try:
-                self._client.enqueue(QUEUE, payload)
+                self._client.enqueue(self._queue, payload)
             except penstock.PenstockError as error:
                 self.failures.append(error)
             else:
@@ -64,19 +79,21 @@ class Producer:
         return self.acknowledged
 
 
-def taken_out(client: Client) -> list[bytes]:
+def taken_out(client: Client, queue: str) -> list[bytes]:
     """Take all tasks out, in their order."""
     payloads: list[bytes] = []
-    while deliveries := client.dequeue_many(QUEUE, 1000):
+    while deliveries := client.dequeue_many(queue, 1000):
         payloads += [delivery.payload for delivery in deliveries]
         client.ack(deliveries)
     return payloads
 
 
-def test_killing_the_leader_loses_nothing_and_doubles_nothing(group: GroupProcesses) -> None:
+def test_killing_the_leader_loses_nothing_and_doubles_nothing(
+    group: GroupProcesses, queue: str
+) -> None:
     with group.client() as client:
-        client.create_queue(QUEUE)
-        producer = Producer(client)
+        client.create_queue(queue)
+        producer = Producer(client, queue)
         producer.wait_for_more(50)
         killed = group.wait_led()
         group.nodes[killed].kill()
@@ -87,14 +104,15 @@ def test_killing_the_leader_loses_nothing_and_doubles_nothing(group: GroupProces
         acknowledged = producer.stop()
         assert producer.failures == []
         assert group.wait_led() != killed
-        assert taken_out(client) == acknowledged
-    assert set(group.stop_all().values()) == {0}
+        assert taken_out(client, queue) == acknowledged
 
 
-def test_a_rolling_restart_with_transfers_loses_no_request(group: GroupProcesses) -> None:
+def test_a_rolling_restart_with_transfers_loses_no_request(
+    group: GroupProcesses, queue: str
+) -> None:
     with group.client() as client, group.client() as watching:
-        client.create_queue(QUEUE)
-        producer = Producer(client)
+        client.create_queue(queue)
+        producer = Producer(client, queue)
         for number in (1, 2, 3):
             producer.wait_for_more(20)
             if group.wait_led() == number:
@@ -107,15 +125,15 @@ def test_a_rolling_restart_with_transfers_loses_no_request(group: GroupProcesses
             group.wait_caught_up(watching, number)
         acknowledged = producer.stop()
         assert producer.failures == []
-        assert taken_out(client) == acknowledged
+        assert taken_out(client, queue) == acknowledged
 
 
-def test_a_member_is_added_while_the_load_goes_on_and_another_is_removed(
-    group: GroupProcesses,
+def test_a_member_is_added_while_the_load_goes_on_and_others_are_removed(
+    tmp_path: Path, queue: str
 ) -> None:
-    with group.client() as client:
-        client.create_queue(QUEUE)
-        producer = Producer(client)
+    with group_processes(tmp_path) as group, group.client() as client:
+        client.create_queue(queue)
+        producer = Producer(client, queue)
         producer.wait_for_more(20)
         group.start(4, is_joining=True).wait_listening()
         place = f"4={group.peer_address(4)}"
@@ -134,14 +152,14 @@ def test_a_member_is_added_while_the_load_goes_on_and_another_is_removed(
         assert producer.failures == []
         info = client.cluster()
         assert [each.node for each in info.members] == sorted({1, 2, 3, 4} - {gone, leader})
-        assert taken_out(client) == acknowledged
+        assert taken_out(client, queue) == acknowledged
 
 
-def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses) -> None:
+def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses, queue: str) -> None:
     done: set[bytes] = set()
     stop = threading.Event()
 
-    @penstock.worker(QUEUE, concurrency=2)
+    @penstock.worker(queue, concurrency=2)
     def work(delivery: penstock.Delivery) -> None:
         if len(done) == 30:
             group.nodes[group.wait_led()].kill()
@@ -150,13 +168,13 @@ def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses) -
             stop.set()
 
     with group.client() as client:
-        client.create_queue(QUEUE)
-        client.enqueue_many(QUEUE, [b"%d" % number for number in range(100)])
+        client.create_queue(queue)
+        client.enqueue_many(queue, [b"%d" % number for number in range(100)])
         work.run(client, stop)
         assert done == {b"%d" % number for number in range(100)}
         # Acks that came too late for the old leader let tasks come again.
-        wait_until(lambda: client.stat(QUEUE).leased == 0, "leases have ended")
-        assert client.stat(QUEUE).count < 20
+        wait_until(lambda: client.stat(queue).leased == 0, "leases have ended")
+        assert client.stat(queue).count < 20
 
 
 def test_version_1_is_told_all_client_addresses_by_every_node(group: GroupProcesses) -> None:

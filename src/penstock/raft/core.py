@@ -28,6 +28,7 @@ from penstock.raft.messages import (
     Ready,
     Snapshot,
 )
+from penstock.raft.outbox import Outbox
 from penstock.raft.quorum import Outcome, vote_outcome
 from penstock.raft.refusals import (
     BadMessage,
@@ -42,18 +43,6 @@ from penstock.raft.settings import Settings
 
 INPUTS_KEPT: Final = 100
 """Inputs that an ``InvariantBroken`` tells of."""
-
-
-_WAITING: Final = frozenset(
-    (
-        Kind.APPEND_REPLY,
-        Kind.VOTE,
-        Kind.VOTE_REPLY,
-        Kind.PRE_VOTE,
-        Kind.PRE_VOTE_REPLY,
-    )
-)
-"""Messages that leave only when what they rest on is durable."""
 
 
 class Raft:
@@ -99,13 +88,12 @@ class Raft:
         )
         self._timeout = 0
         self._draw_timeout()
-        self._messages: list[Message] = []
+        self._outbox = Outbox(member)
         self._read_states: list[ReadState] = []
         self._reported = HardState(self.term, self.vote, self.log.committed)
         self._is_term_durable = True
         self._token = 0
         self._outstanding: deque[Ready] = deque()
-        self._own: deque[tuple[int, list[Message]]] = deque()  # what it says to itself, by token
         self._inputs: deque[str] = deque(maxlen=INPUTS_KEPT)
 
     # --- what others ask ---
@@ -472,7 +460,7 @@ class Raft:
     # --- what goes out ---
 
     def send(self, message: Message) -> None:
-        self._messages.append(message)
+        self._outbox.messages.append(message)
 
     def answer_read(self, state: ReadState) -> None:
         self._read_states.append(state)
@@ -486,7 +474,7 @@ class Raft:
     def has_ready(self) -> bool:
         """Whether there is something to do."""
         return bool(
-            self._messages
+            self._outbox.messages
             or self._read_states
             or self.log.has_unwritten
             or self._has_unwritten_snapshot
@@ -499,7 +487,7 @@ class Raft:
         """Whether there is something to write, to send or to answer; what may be applied is not counted."""
         state = self._reported
         return bool(
-            self._messages
+            self._outbox.messages
             or self._read_states
             or self.log.has_unwritten
             or self._has_unwritten_snapshot
@@ -508,24 +496,14 @@ class Raft:
 
     def urgent(self) -> list[Message]:
         """Take out the messages that need not wait for the disk, while a ``Ready`` is under way."""
-        waits = self._waits_for_disk
-        found: list[Message] = []
-        rest: list[Message] = []
-        for message in self._messages:
-            (rest if self._must_wait(message, waits=waits) else found).append(message)
-        self._messages = rest
-        return found
+        state = self._reported
+        is_new = (self.term, self.vote) != (state.term, state.vote)
+        return self._outbox.take_urgent(waits=is_new or self._is_writing)
 
     @property
-    def _waits_for_disk(self) -> bool:
-        """Whether term or vote may not be durable: what promises them has to wait."""
-        is_new = (self.term, self.vote) != (self._reported.term, self._reported.vote)
-        return is_new or any(one.must_sync for one in self._outstanding)
-
-    def _must_wait(self, message: Message, *, waits: bool) -> bool:
-        is_own = message.to == self.member
-        is_promise = message.kind is Kind.HEARTBEAT_REPLY and waits
-        return is_own or message.kind in _WAITING or is_promise
+    def _is_writing(self) -> bool:
+        """Whether a write is under way: what rests on it is not durable yet."""
+        return any(one.must_sync for one in self._outstanding)
 
     @property
     def _hard_state(self) -> HardState:
@@ -550,7 +528,7 @@ class Raft:
         if self._has_unwritten_snapshot:
             ready.snapshot = self.log.pending_snapshot
         ready.must_sync = bool(ready.entries or ready.snapshot or is_new_vote)
-        self._split_messages(ready, is_new_term=is_new_vote)
+        self._outbox.split(ready, waits=is_new_vote or self._is_writing)
         ready.committed = self.log.committed_unapplied(size_max=self.settings.apply_size_max)
         if ready.committed:
             self.log.handed_out = ready.committed[-1].index
@@ -559,29 +537,13 @@ class Raft:
         self._outstanding.append(ready)
         return ready
 
-    def _split_messages(self, ready: Ready, *, is_new_term: bool) -> None:
-        """Decide what may leave now, what waits for the disk, and what the member says to itself."""
-        own: list[Message] = []
-        # Behind a write that is under way, nothing is durable yet that this Ready rests on either.
-        waits = is_new_term or any(one.must_sync for one in self._outstanding)
-        for message in self._messages:
-            if message.to == self.member:
-                own.append(message)
-            elif self._must_wait(message, waits=waits):
-                ready.messages_after.append(message)
-            else:
-                ready.messages.append(message)
-        self._messages = []
-        self._own.append((ready.token, own))
-
     def persisted(self, token: int) -> None:
         """Note that a Ready is durable; they become so in order."""
         if not self._outstanding or self._outstanding[0].token != token:
             raise InvariantBroken(f"Ready {token} is not the oldest one under way")
         self._outstanding.popleft()
         self.log.end_write(token)
-        _, own = self._own.popleft()
-        for message in own:
+        for message in self._outbox.take_own():
             self._hear_itself(message)
         if self.leadership is not None:
             self.leadership.own_entries_durable()

@@ -217,7 +217,9 @@ class Cluster:
                 for each in info.members
             )
             # Under load a member is always a few entries behind; what it lacked before must be there.
-            return info if is_whole and all((each.lag or 0) < 100 for each in info.members) else None
+            return (
+                info if is_whole and all((each.lag or 0) < 100 for each in info.members) else None
+            )
         return None
 
     def wait_whole(self) -> ClusterInfo:
@@ -273,4 +275,12 @@ def cluster(
         yield made
 
 
-__all__ = ["NODES", "PATIENCE_SECONDS", "Cluster", "HeardNode", "Place", "cluster", "loopback_places"]
+__all__ = [
+    "NODES",
+    "PATIENCE_SECONDS",
+    "Cluster",
+    "HeardNode",
+    "Place",
+    "cluster",
+    "loopback_places",
+]

@@ -540,3 +540,18 @@ def test_a_peer_that_cannot_be_reached_is_said_once() -> None:
             assert "cannot be reached at 127.0.0.1:1" in node.said[0][1]
 
     run(test)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_transport_that_is_closed_while_a_peer_comes_back_dials_no_more(turns: int) -> None:
+    async def test() -> None:
+        async with alone(NOBODY) as (node, _):
+            peer = node.transport._peers[2]
+            await until(lambda: node.said and peer._dialled is None)
+            peer.wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            node.transport.close()
+            await until(peer._task.done)
+
+    run(test)

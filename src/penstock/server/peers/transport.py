@@ -435,8 +435,10 @@ class Peer:
             if await self._connect():
                 delay = RETRY_SECONDS_MIN
             wait = delay * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            # Not wait_for: if it is cancelled in the moment of its success, it forgets about that.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
             delay = min(2 * delay, RETRY_SECONDS_MAX)
 
     async def _connect(self) -> bool:
@@ -448,10 +450,10 @@ class Peer:
         dialled = self._dialled = Dialled(transport, self.number, self._address)
         try:
             address = _parse(self._address)
-            opening = transport.loop.create_connection(
-                lambda: dialled.line, address.host, address.port
-            )
-            await asyncio.wait_for(opening, CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await transport.loop.create_connection(
+                    lambda: dialled.line, address.host, address.port
+                )
             await dialled.ended.wait()
         except (OSError, TimeoutError, InvalidValue) as error:
             transport.say(self.number, f"cannot be reached at {self._address}: {_words(error)}")

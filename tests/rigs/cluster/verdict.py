@@ -1,0 +1,162 @@
+"""What a history of a broken group proves: the checkers' verdicts, and how long clients had to wait."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from penstock.testing.checking import delivery, priority_queue
+from penstock.testing.checking.history import Op, Operation, Outcome, TaskName, merged_retries
+from rigs.cluster.load import LEASE_SECONDS, is_lost_answer
+
+NOTICE_SECONDS: Final = 1.0
+"""Within this a node that runs has noticed that a connection is gone."""
+
+HEARD_SECONDS: Final = 2.0
+"""How much later than it happened a leader's word may have been heard."""
+
+PROBLEMS_MAX: Final = 20
+
+Window = tuple[float, float]
+
+
+@dataclass(slots=True)
+class Verdict:
+    figures: dict[str, Any]
+    problems: list[str] = field(default_factory=list)
+
+
+def judge(
+    history: Sequence[Operation],
+    elections: Iterable[tuple[float, int, int]],
+    faults: Sequence[tuple[str, float, float]],
+    *,
+    lease_time: float = LEASE_SECONDS,
+) -> Verdict:
+    """Judge a history that ends with a drain. ``faults``: what was broken, from when to when."""
+    windows = [(start, end) for _, start, end in faults]
+    full = [*_with_late_partings(history, windows), *_leads(elections)]
+    report = delivery.check(full, is_drained=True, lease_time=lease_time)
+    ordered = ordered_part(history, storms(history, windows))
+    order = priority_queue.check(ordered)
+    gaps = sorted(longest_gap(history, start) for start, _ in windows)
+    counts = Counter((o.op, o.outcome) for o in history)
+    figures: dict[str, Any] = {
+        "operations": len(history),
+        "seconds": round(max(o.t1 for o in history) - min(o.t0 for o in history), 1),
+        "enqueues": counts[Op.ENQUEUE, Outcome.OK],
+        "tasks": sum(len(o.ids) for o in merged_retries(history) if o.op is Op.ENQUEUE),
+        "acks": sum(_size(o) for o in history if o.op is Op.ACK),
+        "nacks": sum(_size(o) for o in history if o.op is Op.NACK),
+        "unknown": sum(n for (_, outcome), n in counts.items() if outcome is Outcome.UNKNOWN),
+        "refused": sum(n for (_, outcome), n in counts.items() if outcome is Outcome.FAIL),
+        "lost": len(report.lost),
+        "unexpected": len(report.unexpected),
+        "recovered": len(report.recovered),
+        "duplicated": len(report.duplicated),
+        "violations": len(report.violations) + len(order),
+        "dequeues_judged_by_order": sum(o.op is Op.DEQUEUE for o in ordered),
+        "faults": len(faults),
+        "longest_gap_s": round(longest_gap(history), 2),
+    }
+    if gaps:
+        figures["gap_p50_s"] = round(gaps[len(gaps) // 2], 2)
+    found = [str(violation) for violation in (*report.violations, *order)]
+    return Verdict(figures, found[:PROBLEMS_MAX])
+
+
+def _size(operation: Operation) -> int:
+    return len(operation.ids) if operation.outcome is Outcome.OK else 0
+
+
+def _leads(elections: Iterable[tuple[float, int, int]]) -> list[Operation]:
+    return [
+        Operation(process=f"node-{node}", op=Op.LEAD, t0=heard - HEARD_SECONDS, t1=heard, term=term)
+        for heard, node, term in elections
+    ]
+
+
+def _with_late_partings(history: Iterable[Operation], faults: Sequence[Window]) -> list[Operation]:
+    """Let each disconnect last until a node that was paused or cut off must have noticed it."""
+    return [replace(o, t1=_settled(o.t1, faults)) if o.op is Op.DISCONNECT else o for o in history]
+
+
+def _settled(time: float, faults: Sequence[Window]) -> float:
+    """Return when what happened at a time has reached every node that runs."""
+    return max([time, *[end for start, end in faults if start <= time <= end]]) + NOTICE_SECONDS
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def storms(history: Iterable[Operation], faults: Sequence[Window]) -> list[Window]:
+    """Return when tasks may have been out with somebody who was never told."""
+    return [(o.t0, _settled(o.t1, faults) + LEASE_SECONDS) for o in history if is_lost_answer(o)]
+
+
+def ordered_part(history: Iterable[Operation], stormy: Sequence[Window]) -> list[Operation]:
+    """Return what can be judged as a priority queue: tasks that were taken once, at a calm time, and for good.
+
+    Leaving a task out of a true history leaves a true one. One that came back was out for a while, and nobody can tell
+    when a lost answer's tasks were: such tasks, and what was taken meanwhile, are left out.
+    """
+    merged = merged_retries(history)
+    calm = _Calm(stormy)
+    seen: Counter[TaskName] = Counter()
+    kept: set[TaskName] = set()
+    returned: set[TaskName] = set()
+    for operation in merged:
+        if operation.outcome is Outcome.FAIL:
+            continue
+        if operation.op is Op.DEQUEUE:
+            seen.update(operation.ids)
+            if operation.outcome is Outcome.OK and calm.holds(operation):
+                kept.update(operation.ids)
+        elif operation.op is Op.NACK:
+            returned.update(operation.ids)
+    kept = {name for name in kept if seen[name] == 1} - returned
+    return [part for o in merged if (part := _part(o, kept, calm)) is not None]
+
+
+def _part(operation: Operation, kept: set[TaskName], calm: _Calm) -> Operation | None:
+    if operation.op not in (Op.ENQUEUE, Op.DEQUEUE) or operation.outcome is Outcome.FAIL:
+        return None
+    if operation.op is Op.DEQUEUE and not operation.ids:
+        is_empty = operation.outcome is Outcome.OK and calm.holds(operation)
+        return operation if is_empty else None
+    pairs = [p for p in zip(operation.ids, operation.keys, strict=True) if p[0] in kept]
+    if not pairs:
+        return None
+    ids, keys = zip(*pairs, strict=True)
+    return replace(operation, ids=ids, keys=keys, tokens=(), producer=None, sequence=None)
+
+
+class _Calm:
+    """Whether an operation lies wholly outside of all storms."""
+
+    def __init__(self, stormy: Sequence[Window]) -> None:
+        self._windows: list[Window] = []
+        for start, end in sorted(stormy):
+            if self._windows and start <= self._windows[-1][1]:
+                start, last = self._windows.pop()
+                end = max(end, last)
+            self._windows.append((start, end))
+
+    def holds(self, operation: Operation) -> bool:
+        return not any(
+            start <= operation.t1 and operation.t0 <= end for start, end in self._windows
+        )
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def longest_gap(history: Iterable[Operation], since: float = -math.inf, span: float = 20) -> float:
+    """Return the longest time without an answered enqueue; with ``since``, of those that touch ``span`` behind it."""
+    times = sorted(o.t1 for o in history if o.op is Op.ENQUEUE and o.outcome is Outcome.OK)
+    gaps = [b - a for a, b in pairwise(times) if b >= since and a <= since + span]
+    return max(gaps, default=0.0)
