@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -120,11 +120,15 @@ class Server:
 
     def pids(self) -> list[int]:
         """Return every process of the system, children and grandchildren included."""
+        return self.tree(self.processes)
+
+    def tree(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+        """Return processes with their children and grandchildren."""
         parents: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 parents.setdefault(_parent(entry), []).append(int(entry.name))
-        found = [process.pid for process in self.processes if process.poll() is None]
+        found = [process.pid for process in processes if process.poll() is None]
         for pid in found:  # Grows while we walk it, until no process has further children.
             found.extend(parents.get(pid, []))
         return found

@@ -89,11 +89,11 @@ def many_connections(peer: Peer, size: int, seconds: float) -> Figure:
     return Figure(value=sum(actor.count for actor in actors) / spent)
 
 
-def batches(peer: Peer, size: int, seconds: float) -> Figure:
+def batches(peer: Peer, size: int, seconds: float, *, batch: int = BATCH) -> Figure:
     wire = peer.connect(f"q{size}")
-    request, answers = wire.put_many(payloads(size, BATCH))
+    request, answers = wire.put_many(payloads(size, batch))
     try:
-        rate = drive.batches(wire, request, answers=answers, tasks=BATCH, seconds=seconds)
+        rate = drive.batches(wire, request, answers=answers, tasks=batch, seconds=seconds)
     finally:
         wire.close()
     return Figure(value=rate.per_second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from peers.base import (
     Conversation,
@@ -27,6 +28,8 @@ WHEEL = (
 
 
 class NatsWire(Wire):
+    replicas = 1
+
     def greet(self) -> None:
         self._rest, self._lines = b"", 0
         self._inbox = b"I%d" % self.socket.getsockname()[1]  # each connection has its own
@@ -36,14 +39,16 @@ class NatsWire(Wire):
         while b"PONG\r\n" not in heard:
             heard += self.receive()
         stream = {"name": self.queue, "subjects": [self.queue], "retention": "workqueue"}
-        self._ask(f"STREAM.CREATE.{self.queue}", {**stream, "storage": "file"})
+        more = {"storage": "file", "num_replicas": self.replicas}
+        self.ask(f"STREAM.CREATE.{self.queue}", {**stream, **more})
         consumer = {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": 100_000}
-        self._ask(
+        self.ask(
             f"CONSUMER.DURABLE.CREATE.{self.queue}.c",
             {"stream_name": self.queue, "config": consumer},
         )
 
-    def _ask(self, subject: str, words: dict[str, object]) -> None:
+    def ask(self, subject: str, words: dict[str, object]) -> dict[str, Any]:
+        """Ask the server's interface and return the answer. Raises ``Refused`` if that is an error."""
         body = json.dumps(words).encode()
         head = b"PUB $JS.API.%s %s %d\r\n" % (subject.encode(), self._inbox, len(body))
         self.socket.sendall(head + body + b"\r\n")
@@ -52,6 +57,8 @@ class NatsWire(Wire):
             heard += self.receive()
         if b'"error"' in heard or b"MSG" not in heard or b" 503" in heard:
             raise Refused(heard.decode(errors="replace"))
+        answer: dict[str, Any] = json.loads(heard[heard.index(b"{") : heard.rindex(b"}") + 1])
+        return answer
 
     def put(self, payload: bytes) -> bytes:
         head = b"PUB %s %s %d\r\n" % (self.queue.encode(), self._inbox, len(payload))
@@ -124,10 +131,15 @@ class Nats(Peer):
         return told.stdout.split()[-1].removeprefix("v")
 
     def launch(self, server: Server, home: Path, *, sync: bool) -> None:
+        self.launch_one(server, home, f"127.0.0.1:{server.port}", sync=sync, more={})
+
+    def launch_one(
+        self, server: Server, home: Path, listen: str, *, sync: bool, more: dict[str, object]
+    ) -> None:
+        """Start one server with its own directory, and ``more`` settings."""
         store = {"store_dir": str(home), "sync_interval": "always" if sync else "2m"}
-        settings = {"listen": f"127.0.0.1:{server.port}", "jetstream": store}
         path = home / "server.conf"
-        path.write_text(json.dumps(settings))
+        path.write_text(json.dumps({"listen": listen, "jetstream": store, **more}))
         give_away(path)
         command = [str(self._program), "--config", str(path)]
         server.run(command, cwd=home, env=environment(self._program, HOME=str(home)))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from peers.base import START_SECONDS_MAX, Refused, Server, Unavailable, Wire, free_ports
+from peers.group import NODES, Group
 from peers.penstock import Penstock, PenstockWire
 from penstock.protocol.frames import FrameReader
 from penstock.protocol.version2 import Cluster, ClusterInfo, decode_answer
 
-NODES = 3
 # Between two looks at what the nodes say of themselves.
 LOOK_SECONDS = 0.01
 
@@ -29,7 +28,7 @@ class Place:
     peer_port: int
 
 
-class PenstockGroup(Penstock):
+class PenstockGroup(Group, Penstock):
     name = "Penstock, three nodes"
     promise = "synced by two of three nodes before the answer; the rest as with one node"
 
@@ -46,7 +45,8 @@ class PenstockGroup(Penstock):
             Place(number=number, client_port=ports[number - 1], peer_port=ports[NODES + number - 1])
             for number in range(1, NODES + 1)
         ]
-        server.port = self.places[0].client_port
+        self.client_ports = [place.client_port for place in self.places]
+        server.port = self.client_ports[0]
         for place in self.places:
             self.start_node(place)
 

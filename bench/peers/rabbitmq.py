@@ -36,6 +36,8 @@ def long(words: bytes) -> bytes:
 
 
 class RabbitmqWire(Wire):
+    arguments = b""  # of the queue, a table of AMQP's
+
     def greet(self) -> None:
         self._rest = b""
         self._settled, self._early = 0, set[int]()  # all tags up to the first; single ones above it
@@ -50,7 +52,7 @@ class RabbitmqWire(Wire):
         self._expect((10, 41))
         self.socket.sendall(method(1, 20, 10, short("")))
         self._expect((20, 11))
-        declare = struct.pack(">H", 0) + short(self.queue) + b"\x02" + long(b"")
+        declare = struct.pack(">H", 0) + short(self.queue) + b"\x02" + long(self.arguments)
         self.socket.sendall(method(1, 50, 10, declare))
         self._expect((50, 11))
         self.socket.sendall(method(1, 85, 10, b"\0"))
@@ -149,17 +151,26 @@ class Rabbitmq(Peer):
             _move_erlang(self._erlang)
         return self._program.parent.parent.name.split("-")[1]
 
+    def tool(self, name: str) -> Path:
+        """Return one of the programs that come with the server."""
+        return self._program.with_name(name)
+
     def launch(self, server: Server, home: Path, *, sync: bool) -> None:
         del sync  # It cannot be told not to.
-        names = free_port()
+        env = self.environment(home, names=free_port(), node="bench", port=server.port)
+        self.launch_names(server, home, env)
+        self.launch_one(server, home, env)
+
+    def environment(self, home: Path, *, names: int, node: str, port: int) -> dict[str, str]:
+        """Return the settings of a node; ``names`` is the port of the daemon that knows where nodes are."""
         variables = {
             "HOME": str(home),
             "PATH": f"{self._erlang / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
             "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": "bench@localhost",
+            "RABBITMQ_NODENAME": f"{node}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(server.port),
+            "RABBITMQ_NODE_PORT": str(port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
             "RABBITMQ_LOG_BASE": str(home / "log"),
@@ -169,9 +180,14 @@ class Rabbitmq(Peer):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
             "RUNNING_UNDER_SYSTEMD": "1",  # makes the script become the server, not its parent
         }
-        env = environment(self._program, **variables)
-        # Started by the server itself, the name daemon would outlive it.
-        server.run([str(self._erlang / "bin" / "epmd"), "-port", str(names)], cwd=home, env=env)
+        return environment(self._program, **variables)
+
+    def launch_names(self, server: Server, home: Path, env: dict[str, str]) -> None:
+        """Start the daemon that knows where nodes are: one that a node starts by itself would outlive it."""
+        command = [str(self._erlang / "bin" / "epmd"), "-port", env["ERL_EPMD_PORT"]]
+        server.run(command, cwd=home, env=env)
+
+    def launch_one(self, server: Server, home: Path, env: dict[str, str]) -> None:
         server.run(["sh", str(self._program)], cwd=home, env=env)
 
     def connect(self, queue: str) -> Wire:

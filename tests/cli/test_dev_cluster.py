@@ -44,6 +44,7 @@ def test_a_cluster_is_there_survives_its_leader_and_goes_when_told(tmp_path: Pat
         assert all(line[4] == "{" for line in logs), logs
 
 
+@pytest.mark.heavy
 def test_a_node_that_ends_is_started_again_if_wanted_and_what_nobody_wants_to_keep_goes() -> None:
     with DevCluster("--nodes", "1", "--base-port", "0", "--restart") as cluster:
         told = cluster.wait_told()
@@ -72,6 +73,7 @@ def test_a_node_that_cannot_start_ends_all_with_exit_1(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.heavy
 def test_a_cluster_whose_nodes_have_all_ended_ends_with_exit_1(tmp_path: Path) -> None:
     with DevCluster("--nodes", "1", "--base-port", "0", "--data", tmp_path) as cluster:
         pid = cluster.wait_told()["nodes"][0]["pid"]

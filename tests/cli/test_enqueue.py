@@ -16,10 +16,10 @@ import pytest
 from penstock.cli import task_input
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
-from support.command import COMMAND, penstock
+from support.command import COMMAND, fed, penstock
 from support.directories import EXPECTED, build
 from support.node_process import NodeProcess, start
-from support.shell import fed, payloads, read_terminal
+from support.shell import payloads, read_terminal
 
 
 def test_arguments_are_payloads_in_order_and_the_row_says_what_was_taken(queue: str) -> None:

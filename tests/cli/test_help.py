@@ -194,7 +194,7 @@ def test_the_help_of_each_command_over_a_group_ends_with_examples_that_run(
                 assert f"penstock {command}" in line
                 for example, place in places.items():
                     line = line.replace(example, place)
-                outcome = shell(line, cwd=workplace)
+                outcome = penstock(*shlex.split(line)[1:])
                 assert outcome.code == 0, f"{line}: {outcome.err}"
                 assert outcome.rows if "--table" not in line else outcome.out
 

@@ -16,7 +16,8 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rabbitmq.importing import RANGE, target_name
 from support.command import Outcome, penstock, refused
 from support.directories import build
-from support.node_process import MAIN, PATIENCE_SECONDS, NodeProcess, start
+from support.forking import COMMAND_LINE
+from support.node_process import PATIENCE_SECONDS, NodeProcess, start
 from support.rabbitmq_directories import Directory, journaled, publish, stored, truth, unpacked
 
 YEAR_2001_US = 1_000_000_000_000_000
@@ -287,7 +288,7 @@ link.Link.{method} = counted(link.Link.{method}, {is_after})
 
 
 def command(*words: str | Path, before: str = "") -> subprocess.Popen[bytes]:
-    code = f"import sys; sys.argv[0] = 'penstock'\n{before}\n{MAIN}"
+    code = f"import sys; sys.argv[0] = 'penstock'\n{before}\n{COMMAND_LINE}"
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, words)],
         stdout=subprocess.PIPE,

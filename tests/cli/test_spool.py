@@ -17,9 +17,9 @@ import penstock as package
 from penstock.storage.spool import Spool, SpoolSettings
 from support.beats_spools import BAD_PAYLOAD, VECTORS
 from support.beats_spools import spool as write_spool
-from support.command import COMMAND, penstock, refused
+from support.command import COMMAND, fed, penstock, refused
 from support.node_process import NodeProcess
-from support.shell import fed, payloads
+from support.shell import payloads
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ class Rig:
 
     def _kill_a_start(self) -> None:
         with self._start() as node:
-            Event().wait(self._random.uniform(0.2, 0.8))  # somewhere before, in or after recovery
+            Event().wait(self._random.uniform(0.05, 0.5))  # somewhere before, in or after recovery
             node.kill()
         self.figures.kills += 1
         self.figures.killed_starts += 1

@@ -155,6 +155,7 @@ def test_a_member_is_added_while_the_load_goes_on_and_others_are_removed(
         assert taken_out(client, queue) == acknowledged
 
 
+@pytest.mark.heavy
 def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses, queue: str) -> None:
     done: set[bytes] = set()
     stop = threading.Event()

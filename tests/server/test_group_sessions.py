@@ -211,6 +211,14 @@ def test_what_the_group_does_not_do_is_refused_with_a_reason(
     assert failed.text
 
 
+def test_a_transfer_to_a_node_that_is_gone_is_answered_by_the_clock(group: MemoryGroup) -> None:
+    group.cut = {3}
+    failed = group.caller2(2).ask(v2.Transfer(3))
+    assert isinstance(failed, v2.Failed)
+    assert failed.code == Failure.CHANGE_REFUSED
+    assert "node 3 did not take over in time" in failed.text
+
+
 def _members(answer: v2.Answer) -> list[int]:
     assert isinstance(answer, v2.ClusterInfo)
     return [] if answer.is_joint else [member.node for member in answer.members]

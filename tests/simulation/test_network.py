@@ -104,7 +104,8 @@ def test_resets_lose_some_tails_and_leave_some_bytes() -> None:
         talk.network.reset(near)
         talk.network.timeline.run(3 * SECOND)
         counts.add(len(talk.heard["n2"]))
-    assert min(counts) < 15 < max(counts)
+    assert len(counts) > 3
+    assert 0 < max(counts) < 30
 
 
 def order_over_two_connections(seed: int) -> list[bytes]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.main import main
+from support import forking
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
@@ -74,7 +75,15 @@ def refused(*words: str | Path) -> str:
 
 def process(*words: str | bytes | Path, cwd: Path | None = None, timeout_s: float = 60) -> Outcome:
     """Run the command in a process of its own."""
-    return run([*COMMAND, *words], cwd=cwd, timeout_s=timeout_s)
+    return fed(b"", *words, cwd=cwd, timeout_s=timeout_s)
+
+
+def fed(
+    data: bytes, *words: str | bytes | Path, cwd: Path | None = None, timeout_s: float = 600
+) -> Outcome:
+    """Run the command in a process of its own, with these bytes on stdin."""
+    code, out, err = forking.run(words, given=data, cwd=cwd, timeout_s=timeout_s)
+    return Outcome(code, out.decode(), err.decode())
 
 
 def run(

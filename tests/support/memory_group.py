@@ -83,7 +83,6 @@ class MemoryGroup:
                 with suppress(BadMessage):  # of one that was a member; a connection would end
                     node.replica.step(message)  # type: ignore[attr-defined]
                 node.replica.advance()
-                node.broker.flush()
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Let time pass until something is so."""

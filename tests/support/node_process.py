@@ -6,6 +6,7 @@ Nothing sleeps: the node says on stderr what happens to it, and a thread here li
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,12 +16,11 @@ from threading import Condition, Thread
 from typing import Any, Final, Self
 
 from penstock.client.blocking import Client, connect
+from support.forking import COMMAND_LINE, Forked
 from support.wire import Wire, Wire2
 
 PATIENCE_SECONDS: Final = 60.0
 """For machines that are busy with something else; a test that gets here has failed."""
-
-MAIN: Final = "from penstock.cli.main import main; main()"
 
 
 class NodeProcess:
@@ -38,14 +38,16 @@ class NodeProcess:
         """Start it. ``before`` is Python that runs ahead of the node in its process."""
         self.data = data
         words = ["serve", "--data", str(data), "--listen", listen, *map(str, flags)]
-        code = f"import sys; sys.argv[0] = 'penstock'\n{before}\n{MAIN}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=descriptors,
-            preexec_fn=prepare,  # noqa: PLW1509 - the child only lowers a limit of its own
-        )
+        hearing, stderr = os.pipe()
+        self._stderr = open(hearing, "rb")  # noqa: SIM115 - the thread below closes it
+        try:
+            self._process: Forked | subprocess.Popen[bytes] = (
+                _started(words, before, prepare, descriptors, stderr)
+                if before or prepare or descriptors
+                else _forked(words, stderr)
+            )
+        finally:
+            os.close(stderr)
         self.events: list[dict[str, Any]] = []  # JSON lines that it said
         self.words: list[str] = []  # all other lines
         self._changed = Condition()
@@ -54,8 +56,7 @@ class NodeProcess:
         self._listening.start()
 
     def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
+        with self._stderr as lines:
             for raw in lines:
                 line = raw.decode().rstrip("\n")
                 with self._changed:
@@ -172,6 +173,29 @@ class NodeProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def _forked(words: Sequence[str], stderr: int) -> Forked:
+    with open(os.devnull, "r+b") as nothing:
+        return Forked(words, stdin=nothing.fileno(), stdout=nothing.fileno(), stderr=stderr)
+
+
+def _started(
+    words: Sequence[str],
+    before: str,
+    prepare: Callable[[], None] | None,
+    descriptors: Sequence[int],
+    stderr: int,
+) -> subprocess.Popen[bytes]:
+    """Start a Python of its own, in which ``before`` runs ahead of everything."""
+    code = f"import sys; sys.argv[0] = 'penstock'\n{before}\n{COMMAND_LINE}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=descriptors,
+        preexec_fn=prepare,  # noqa: PLW1509 - the child only lowers a limit of its own
+    )
 
 
 def start(

@@ -9,7 +9,7 @@ from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
 
-from support.command import COMMAND, Outcome
+from support.command import Outcome
 
 BIN = Path(sys.executable).parent
 
@@ -19,14 +19,6 @@ def shell(line: str, *, cwd: Path | None = None) -> Outcome:
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
     done = subprocess.run(
         ["sh", "-c", line], cwd=cwd, env=environment, capture_output=True, timeout=600, check=False
-    )
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def fed(data: bytes, *words: str | Path) -> Outcome:
-    """Run the command with these bytes on stdin."""
-    done = subprocess.run(
-        [*COMMAND, *words], input=data, capture_output=True, timeout=600, check=False
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 

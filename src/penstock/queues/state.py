@@ -49,11 +49,22 @@ class Shelf(Protocol):
 class State:
     """Everything that a node knows. A new one holds the default queue alone."""
 
-    __slots__ = ("_next_number", "_shelf", "by_name", "by_number", "group", "producers")
+    __slots__ = (
+        "_next_number",
+        "_shelf",
+        "_unpaged",
+        "by_name",
+        "by_number",
+        "group",
+        "producers",
+    )
 
-    def __init__(self, shelf: Shelf | None = None) -> None:
-        """Without a shelf there can be no paged queue."""
+    def __init__(
+        self, shelf: Shelf | None = None, *, unpaged: str = "it needs files of generation 3"
+    ) -> None:
+        """Without a shelf there can be no paged queue, for the reason given."""
         self._shelf = shelf
+        self._unpaged = unpaged
         default = self._new(DEFAULT_QUEUE, DEFAULT_NUMBER, NO_LIMITS, NO_OPTIONS)
         self.by_name: dict[QueueName, Queue] = {DEFAULT_QUEUE: default}
         self.by_number: dict[int, Queue] = {DEFAULT_NUMBER: default}
@@ -74,13 +85,13 @@ class State:
         tasks: Tasks | PagedTasks = Tasks(last_id)
         if policy.implementation is Implementation.PAGED:
             if self._shelf is None:
-                raise ReplayConflict(f"queue {name!r} is paged, and this directory has no pages")
+                raise ReplayConflict(f"queue {name!r} is paged, and cannot be: {self._unpaged}")
             tasks = PagedTasks(self._shelf.open(number, name, is_new=is_new), last_id)
         return Queue(name, number, policy, options, tasks)
 
     def paging_refusal(self) -> str | None:
         """Return why there can be no paged queue here, ``None`` if there can."""
-        return "it needs files of generation 3" if self._shelf is None else self._shelf.refusal()
+        return self._unpaged if self._shelf is None else self._shelf.refusal()
 
     @property
     def next_number(self) -> int:

@@ -22,7 +22,7 @@ from penstock.raft.refusals import Refused
 from penstock.server.broker import Broker
 from penstock.server.disk import Disk
 from penstock.server.entry_store import EMPTY, EntryStore
-from penstock.server.group_replica import GroupReplica
+from penstock.server.group_replica import UNPAGED, GroupReplica
 from penstock.server.group_status import GroupStatus, MemberStatus
 from penstock.server.member import GroupMember
 from penstock.server.membership import Membership, label
@@ -66,7 +66,7 @@ class Group:
             files, directory.layout.home, settings, is_new=is_new, draw=draw
         )
         self.client_addresses: dict[int, str] = {settings.node: settings.client_address}
-        state = State()
+        state = State(unpaged=UNPAGED)
         restore(state, directory)
         initial = self.membership.initial
         store = EntryStore(directory, _configuration(state, initial))
@@ -188,11 +188,17 @@ class Group:
     def change_members(self, change: Change, then: Callable[[str | None], None]) -> None:
         """Change the members; ``then`` hears ``None`` when that is in force, or why it is not."""
         labels = dict(change.labels)
+        configuration = self.replica.group.configuration
         for step, peer in change.steps:
-            if step is Step.VOTER and self.membership.heard.get(peer):
-                # The newcomer knows by this that it is meant, and may vote.
-                address = labels.get(peer, self.membership.address(peer) or "").partition("#")[0]
-                labels[peer] = label(address, self.membership.heard[peer])
+            if step is not Step.VOTER or configuration.is_voter(peer):
+                continue
+            if not self.membership.heard.get(peer):
+                # It could not vote, for nothing would name it; and nobody could lead without it.
+                then(f"node {peer} was not heard from yet; start it, and add it as a learner first")
+                return
+            # The newcomer knows by this that it is meant, and may vote.
+            address = labels.get(peer, self.membership.address(peer) or "").partition("#")[0]
+            labels[peer] = label(address, self.membership.heard[peer])
         self.replica.change_members(
             Change(change.steps, change.leave, tuple(sorted(labels.items()))), then
         )

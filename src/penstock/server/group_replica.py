@@ -35,6 +35,10 @@ UNCOMMITTED_SIZE_MAX: Final = 64 * 2**20
 """Bytes that may wait to be committed before requests are refused: without a majority they would only gather."""
 
 
+UNPAGED: Final = "nodes of a group keep their queues in memory"
+"""Why there are no paged queues: snapshots that nodes send each other do not hold their pages."""
+
+
 class GroupReplica(Replica):
     """A copy in a group of several."""
 
@@ -86,17 +90,34 @@ class GroupReplica(Replica):
     def can_snapshot(self) -> bool:
         return self.is_leading or self._replay.is_between
 
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether a member waits for a snapshot that names it: it came after the last one, and the log is shorter."""
+        leadership = self.group.core.leadership
+        if leadership is None or not self.is_leading:
+            return False
+        first, snapshot = self.group.core.log.first, self.group.store.snapshot()
+        known = () if snapshot is None else snapshot.configuration.members
+        return any(
+            one.next < first and member not in known for member, one in leadership.progress.items()
+        )
+
     # --- what comes in ---
 
     def tick(self) -> None:
         """Let one unit of time pass."""
-        if self.failure is None:
+        if self.failure is not None:
+            return
+        try:
             self.group.tick()
-            self._note_role()
-            self._ask()
-            self.advance()
-            for call in list(self.when_ticked):
-                call()
+        except PenstockError as error:  # the disk failed, and has not told us yet
+            self.fail(error)
+            return
+        self._note_role()
+        self._ask()
+        self.advance()
+        for call in list(self.when_ticked):
+            call()
 
     def step(self, message: Message) -> None:
         """Take a peer's message. Raises ``BadMessage`` for one that breaks the protocol."""
@@ -108,6 +129,9 @@ class GroupReplica(Replica):
             self.group.step(message)
         except InvariantBroken as error:
             self.fail(PenstockError(f"stopped, for going on would be worse: {error}"))
+            return
+        except PenstockError as error:  # the disk failed, and has not told us yet
+            self.fail(error)
             return
         self._note_role()
         self._advance_soon()
@@ -310,7 +334,7 @@ class GroupReplica(Replica):
                 index=Index(ready.snapshot.index - 1), term=Term(ready.snapshot.term)
             )
             self.receipt.install(point)
-            self._restored = State()
+            self._restored = State(unpaged=UNPAGED)
             restore(self._restored, self.directory)
         if ready.appends:
             self._write(ready)

@@ -144,6 +144,11 @@ class Replica:
         """Note that a snapshot of the state at ``snapshot_point`` is in place."""
 
     @property
+    def wants_snapshot(self) -> bool:
+        """Whether somebody waits for a newer snapshot, however short the log is."""
+        return False
+
+    @property
     def can_snapshot(self) -> bool:
         """Whether the state as it is says all there is to say: no entry waits for another."""
         return True

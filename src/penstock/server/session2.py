@@ -423,10 +423,9 @@ class Session2(SinglesCaller):
             return
 
         def then(reason: str | None) -> None:
-            is_done = reason is None
-            self.answer(
-                number, v2.Ok() if is_done else v2.Failed(Failure.CHANGE_REFUSED, str(reason))
-            )
+            refusal = None if reason is None else v2.Failed(Failure.CHANGE_REFUSED, reason)
+            self.answer(number, refusal or v2.Ok())
+            self.flush()  # it may be the clock that ends this, and then no batch follows
 
         if isinstance(request, v2.Transfer):
             self._group.transfer_leadership(request.to, then)

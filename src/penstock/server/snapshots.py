@@ -57,6 +57,8 @@ class Snapshots:
             None
         )  # called when one is in place or given up
         node.replica.after_apply.append(self.consider)
+        if node.group is not None:
+            node.group.replica.when_ticked.append(self.consider)
         for path in [] if node.shelf is None else node.shelf.unread_tables:
             say(
                 f"{path}: not the table of its snapshot; the file itself was read, the next snapshot makes it anew"
@@ -90,7 +92,8 @@ class Snapshots:
             return
         behind = self.behind
         # The second is asked last: it looks at every queue.
-        if behind >= self._node.settings.snapshot_bytes and behind >= self.state_size():
+        is_due = behind >= self._node.settings.snapshot_bytes and behind >= self.state_size()
+        if is_due or replica.wants_snapshot:
             self.begin()
 
     def begin(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rigs.cluster.stage import Skipped, stage
 
-RIGS: Final = ("kill", "pause", "wipe", "partition", "disk")
+RIGS: Final = ("kill", "pause", "wipe", "partition", "disk", "clock")
 REQUIRE: Final = "PENSTOCK_REQUIRE_RIGS"
 
 

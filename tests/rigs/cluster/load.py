@@ -146,6 +146,8 @@ class PlainProducer(_Adder):
                 reason=reason,
             )
         )
+        if outcome is Outcome.FAIL:
+            self.load.stopping.wait(RETRY_PAUSE_SECONDS)
 
 
 class NumberedProducer(_Adder):

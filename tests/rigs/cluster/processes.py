@@ -204,28 +204,40 @@ class Cluster:
             if row["role"] == "leader"
         )
 
-    def whole(self) -> ClusterInfo | None:
-        """Return what the leader says if all three are voters and have everything, else ``None``."""
+    def leading(self) -> ClusterInfo | None:
+        """Return what the leader says, ``None`` while nobody leads and answers."""
         for node in self.running:
             info = None if node in self.paused else self.asked(node)
-            if info is None or not info.is_leading or info.is_joint:
-                continue
-            if [each.node for each in info.members] != list(NODES):
-                return None
-            is_whole = all(
-                each.standing == "voter" and (each.node == node or each.pace == "replicate")
-                for each in info.members
-            )
-            # Under load a member is always a few entries behind; what it lacked before must be there.
-            return (
-                info if is_whole and all((each.lag or 0) < 100 for each in info.members) else None
-            )
+            if info is not None and info.is_leading:
+                return info
         return None
 
     def wait_whole(self) -> ClusterInfo:
-        wait_until(lambda: self.whole() is not None, "three voters that have everything")
-        info = self.whole()
-        return self.wait_whole() if info is None else info
+        """Wait until all three are voters that have what the leader had when this began, and keep up."""
+        goal: list[int] = []
+        found: list[ClusterInfo] = []
+
+        def is_whole() -> bool:
+            info = self.leading()
+            if info is None:
+                return False
+            found[:] = [info]
+            if not goal:
+                goal.append(info.last)
+            others = [each for each in info.members if each.node != info.node]
+            return (
+                not info.is_joint
+                and [each.node for each in info.members] == list(NODES)
+                and all(each.standing == "voter" for each in info.members)
+                and all(e.pace == "replicate" and (e.match or 0) >= goal[0] for e in others)
+            )
+
+        try:
+            wait_until(is_whole, "three voters that have everything")
+        except AssertionError as error:
+            seen = [str(self.asked(node)) for node in NODES]
+            raise AssertionError("\n".join([f"{error}; goal {goal}", *seen])) from None
+        return found[0]
 
     def wait_equal(self) -> int:
         """Wait until all have applied the same entries, which needs an end of the load; return the last index."""
@@ -252,6 +264,13 @@ class Cluster:
                     found += [f"node {node} said: {row}" for row in life.said("failed")]
                     found += [f"node {node} said: {line}" for line in life.words]
         return found
+
+    def keep_logs(self) -> None:
+        """Write what each node has said beside its directory."""
+        for node, lives in self.lives.items():
+            lines = [json.dumps(row) for life in lives for row in life.events]
+            lines += [line for life in lives for line in life.words]
+            (self._data / f"node-{node}.log").write_text("\n".join(lines) + "\n")
 
     def count(self, event: str) -> int:
         return sum(len(life.said(event)) for lives in self.lives.values() for life in lives)

@@ -43,7 +43,7 @@ def judge(
     report = delivery.check(full, is_drained=True, lease_time=lease_time)
     ordered = ordered_part(history, storms(history, windows))
     order = priority_queue.check(ordered)
-    gaps = sorted(longest_gap(history, start) for start, _ in windows)
+    gaps = sorted(longest_gap(history, window) for window in windows)
     counts = Counter((o.op, o.outcome) for o in history)
     figures: dict[str, Any] = {
         "operations": len(history),
@@ -155,8 +155,9 @@ class _Calm:
 # --- time ----------------------------------------------------------------------------------------
 
 
-def longest_gap(history: Iterable[Operation], since: float = -math.inf, span: float = 20) -> float:
-    """Return the longest time without an answered enqueue; with ``since``, of those that touch ``span`` behind it."""
+def longest_gap(history: Iterable[Operation], fault: Window | None = None) -> float:
+    """Return the longest time without an answered enqueue, of those that touch a fault if one is given."""
     times = sorted(o.t1 for o in history if o.op is Op.ENQUEUE and o.outcome is Outcome.OK)
-    gaps = [b - a for a, b in pairwise(times) if b >= since and a <= since + span]
+    start, end = fault or (-math.inf, math.inf)
+    gaps = [later - sooner for sooner, later in pairwise(times) if later >= start and sooner <= end]
     return max(gaps, default=0.0)

@@ -190,12 +190,34 @@ def test_behind_the_greeting_only_messages_are_heard(packet: p.Original) -> None
     assert len(node.stepped) == is_message
 
 
+REPLY_TYPES = {Type(kind) for kind in b"vwpklq"}
+
+
 @pytest.mark.parametrize("packet", ALL, ids=lambda one: type(one).__name__)
-def test_an_opener_hears_only_answers_to_its_snapshots(packet: p.Original) -> None:
+def test_an_opener_hears_only_answers(packet: p.Original) -> None:
     one, _, wire = wired()
-    wire.outgoing.receive(encode_packet(packet))
-    assert wire.outgoing.is_broken != isinstance(packet, p.OfferReply | p.ChunkReply)
-    assert one.stepped == []
+    data = encode_packet(packet)
+    wire.outgoing.receive(data)
+    is_reply = data[0] in REPLY_TYPES
+    is_answer = is_reply or isinstance(packet, p.OfferReply | p.ChunkReply)
+    assert wire.outgoing.is_broken != is_answer
+    assert len(one.stepped) == is_reply
+
+
+def test_a_node_without_a_link_of_its_own_answers_where_it_was_asked() -> None:
+    one, _, wire = wired()
+    replies = [
+        message(Kind.APPEND_REPLY, sender=2, to=1, index=4),
+        message(Kind.HEARTBEAT_REPLY, sender=2, to=1, context=6),
+        message(Kind.VOTE_REPLY, sender=2, to=1),
+    ]
+    for reply in replies:
+        wire.incoming.reply(reply)
+    wire.carry()
+    assert one.stepped == replies
+    wire.incoming.close()
+    wire.incoming.reply(replies[0])
+    assert not wire.back
 
 
 def test_what_the_group_refuses_breaks_the_link() -> None:

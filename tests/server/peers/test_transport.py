@@ -542,6 +542,44 @@ def test_a_peer_that_cannot_be_reached_is_said_once() -> None:
     run(test)
 
 
+def test_a_node_that_does_not_know_its_leader_answers_where_it_was_asked() -> None:
+    async def test() -> None:
+        async with alone(NOBODY) as (node, port):
+            leader = await Played.open(port)
+            await leader.greet(3)  # which is no peer that the node knows of
+            leader.send(p.Heartbeat(term=3, commit=-1, context=7))
+            await until(lambda: node.replica.stepped)
+            node.transport.transmit(message(Kind.HEARTBEAT_REPLY, to=3, context=7))
+            assert await leader.next() == p.HeartbeatReply(term=3, context=7)
+            node.transport.transmit(
+                message(Kind.VOTE, to=3)
+            )  # not an answer: there is no way for it
+            node.transport.transmit(message(Kind.HEARTBEAT_REPLY, to=3, context=8))
+            assert await leader.next() == p.HeartbeatReply(term=3, context=8)
+            leader.close()
+
+    run(test)
+
+
+def test_replies_to_one_that_does_not_read_them_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with alone(NOBODY) as (node, port):
+            caller = await Played.open(port)
+            await caller.greet(3)
+            await until(lambda: node.transport._incoming)
+            line = node.transport._incoming[3].line
+            monkeypatch.setattr(transport, "UNSENT_MAX", 10_000)
+            reply = message(Kind.HEARTBEAT_REPLY, to=3)
+            for _ in range(1000):  # in one turn: nothing can leave meanwhile
+                node.transport.transmit(reply)
+            assert 10_000 < line.unsent < 10_100
+            caller.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("turns", range(5))
 def test_a_transport_that_is_closed_while_a_peer_comes_back_dials_no_more(turns: int) -> None:
     async def test() -> None:

@@ -1,7 +1,8 @@
 """Links between two nodes, without sockets: bytes in, bytes out, messages of the group on the other side (docs/peers.md).
 
-Each node opens a link to each peer and says everything there; what a peer says comes on the link that the peer opened. Only
-answers to a snapshot's chunks come back on the same one. An original TaskFlux node answers where it was asked instead.
+Each node opens a link to each peer and says everything there; what a peer says comes on the link that the peer opened. Back
+on the same one come answers to a snapshot's chunks, and replies of a peer that has no link of its own yet: one that joins a
+group may not know where its leader is. An original TaskFlux node always answers where it was asked.
 A link that hears something it cannot have been meant to hear is broken, for good; its owner opens another.
 """
 
@@ -119,7 +120,18 @@ class Outgoing(_Link):
     """The link that we opened: all that we say to a peer."""
 
     _GREETINGS: Final = frozenset((Type.WELCOME, Type.CONNECTED))
-    _ANSWERS: Final = frozenset((Type.OFFER_REPLY, Type.CHUNK_REPLY))
+    _ANSWERS: Final = frozenset(
+        (
+            Type.OFFER_REPLY,
+            Type.CHUNK_REPLY,
+            Type.VOTE_REPLY,
+            Type.HINTED_VOTE_REPLY,
+            Type.PRE_VOTE_REPLY,
+            Type.APPEND_REPLY,
+            Type.HEARTBEAT_REPLY,
+            Type.READ_REPLY,
+        )
+    )
 
     def __init__(
         self,
@@ -192,8 +204,9 @@ class Outgoing(_Link):
             self._take_greeting(packet)
         elif self._asking is not None:
             self._asking.take(packet)
+        elif not isinstance(packet, p.OfferReply | p.ChunkReply):
+            self._step(message_of(packet, sender=self.peer, to=self._own.node))
         elif self._sending is not None:
-            assert isinstance(packet, p.OfferReply | p.ChunkReply)
             self._sending.take(packet)
             self._look_at_sending()
 
@@ -296,9 +309,13 @@ class Incoming(_Link):
         return self._answering is not None
 
     def reply(self, message: Message) -> None:
-        """Answer an original. Others are answered on the link to them."""
-        if self._answering is not None and not self._has_ended():
+        """Answer on this link: an original always, others while there is no link to them."""
+        if not self.is_ready:
+            return
+        if self._answering is not None:
             self._answering.reply(message)
+        else:
+            self._write(packet_of(message))
 
     def _allowed(self) -> frozenset[int]:
         if self._opener == 0:

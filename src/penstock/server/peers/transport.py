@@ -188,18 +188,23 @@ class PeerTransport:
         """Send a message; it is lost if its peer cannot be reached or takes nothing any more."""
         if self.is_closed:
             return
-        caller = self._incoming.get(message.to)
-        if message.kind in REPLIES and caller is not None and caller.link.is_original:
-            caller.link.reply(message)
-            return
-        peer = self._peers.get(message.to)
-        if peer is not None:
+        caller, peer = self._incoming.get(message.to), self._peers.get(message.to)
+        is_reached = peer is not None and peer.is_ready
+        if (
+            message.kind in REPLIES
+            and caller is not None
+            and (caller.link.is_original or not is_reached)
+        ):
+            caller.reply(message)
+        elif peer is not None:
             peer.send(message)
 
     def flush(self) -> None:
         """Send what was gathered in this turn now: the loop may be about to wait for the disk."""
         for peer in self._peers.values():
             peer.flush()
+        for accepted in self._accepted:
+            accepted.line.flush()
 
     def _follow(self) -> None:
         """Connect to whoever is a peer now, and to nobody else."""
@@ -281,6 +286,11 @@ class Accepted:
         if self.link.is_ready and not was_ready:
             self._transport.note_caller(self)
         self._look()
+
+    def reply(self, message: Message) -> None:
+        """Answer on this connection, unless its opener does not read what it is told."""
+        if self.line.unsent <= UNSENT_MAX:
+            self.link.reply(message)
 
     def _look(self) -> None:
         if self.link.is_broken and not self.line.is_closed:

@@ -24,7 +24,7 @@ from penstock.testing.simulation.recording import Recorder
 TIMEOUT: Final = 3 * SECOND
 """How long a client waits for an answer before it tries its luck elsewhere."""
 
-BACKOFF: Final = 150 * MILLISECOND
+BACKOFF: Final = 250 * MILLISECOND
 PATIENCE: Final = 20 * SECOND
 """After this a producer gives a task up; its outcome stays unknown."""
 
@@ -332,8 +332,8 @@ class Consumer(Client):
             return
         random, is_draining = self.random, self.town.is_draining
         queue = random.choice(self._queues)
-        count = 8 if is_draining else random.choice((1, 1, 1, 3))
-        wait_ms = random.choice((0, 0, 200, 1000))
+        count = 16 if is_draining else random.choice((1, 1, 1, 3))
+        wait_ms = 200 if is_draining else random.choice((0, 300, 1500))
         self._is_asking = True
         call = self.town.recorder.call(self.process, Op.DEQUEUE, queue, asked=count)
         request = v2.Dequeue(QueueName(queue), count, wait_ms=wait_ms, lease_ms=LEASE_MS)

@@ -127,8 +127,9 @@ class Peering:
         guard: Guard,
         is_ended: Callable[[], bool],
         echo: float,
+        detail: Callable[[str], None] | None,
     ) -> None:
-        """``echo``: the chance of a message to be said once more, later."""
+        """``echo``: the chance of a message to be said once more, later. ``detail`` hears of every message."""
         self.group = group
         self.replica: GroupReplica = group.replica
         self.network = network
@@ -139,6 +140,7 @@ class Peering:
         self._guard = guard
         self._is_ended = is_ended
         self._echo = echo
+        self._detail = detail
         self.echoes = 0
         membership = group.membership
         self.own = Own(
@@ -172,6 +174,8 @@ class Peering:
                 self._lines[peer] = _Line(self, peer)
 
     def _transmit(self, message: Message) -> None:
+        if self._detail is not None:
+            self._detail(_shown(message))
         line = self._lines.get(message.to)
         if line is None or not line.send(message):
             # Not at once: the node is in the middle of handing messages out.
@@ -230,6 +234,17 @@ class Peering:
             link.tick()
             if link.is_broken:
                 self._drop(end)
+
+
+def _shown(message: Message) -> str:
+    """Return a message in a line."""
+    words = [f"n{message.sender} > n{message.to} {message.kind.value}, term {message.term}"]
+    words += [f"index {message.index} ({message.log_term})"] if message.index else []
+    words += [f"{len(message.entries)} entries"] if message.entries else []
+    words += [f"commit {message.commit}"] if message.commit else []
+    words += [f"rejected, hint {message.hint} ({message.hint_term})"] if message.is_rejected else []
+    words += [f"snapshot {message.snapshot.index}"] if message.snapshot is not None else []
+    return ", ".join(words)
 
 
 def _ignore(data: bytes) -> None:

@@ -41,6 +41,7 @@ class Surroundings:
     chance: Chance
     plan: Plan
     note: Callable[[str], None]  # into the trace
+    detail: Callable[[str], None] | None  # into the trace if all of it is kept
     accuse: Callable[[str], None]  # something happened that must not
     watch: Callable[[Process], None]  # after everything that a process has done
     ended: Callable[[Process], None]  # a process is gone, for whatever reason
@@ -203,6 +204,7 @@ class Process:
             guard=self.guard,
             is_ended=lambda: self.life != life or self.node is None,
             echo=around.plan.echo,
+            detail=around.detail,
         )
         around.network.listen(peer_address(self.number), self.peering.accept)
         around.network.listen(client_address(self.number), self._accept)

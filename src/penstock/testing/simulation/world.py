@@ -59,6 +59,7 @@ class World:
             chance=self.chance,
             plan=plan,
             note=self.note,
+            detail=self._detail if keeps_trace else None,
             accuse=self.accuse,
             watch=self.invariants.watch,
             ended=self._ended,
@@ -102,7 +103,7 @@ class World:
                 f"c{number}",
                 chance.stream(f"consumer {number}"),
                 queues=plan.queues,
-                gap=gap // 2,
+                gap=gap,
             )
             for number in range(plan.consumers)
         ]
@@ -115,6 +116,10 @@ class World:
         line = f"{self.timeline.now / SECOND:.6f} {line}"
         self._digest.update(line.encode())
         self.lines.append(line)
+
+    def _detail(self, line: str) -> None:
+        """Add a line that is worth its bytes only to somebody who reads all of them."""
+        self.lines.append(f"{self.timeline.now / SECOND:.6f}   {line}")
 
     def accuse(self, words: str) -> None:
         """End the run: something happened that must not."""

@@ -1,0 +1,107 @@
+"""A node comes back without its files while the load goes on: it gets a snapshot, votes when it has caught up, and not before."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from penstock.protocol.version2 import ClusterInfo
+from rigs.cluster.load import Load
+from rigs.cluster.processes import NODES, Cluster
+from rigs.cluster.stage import Stage
+from support.group_processes import member, wait_until
+
+ROUNDS: Final = 6
+SNAPSHOT_BYTES: Final = 2**20  # as often as a node allows
+PAYLOAD_SIZE_MAX: Final = 4000
+"""Large enough that the log of a few thousand tasks is replaced by a snapshot."""
+
+
+def run(stage: Stage, rounds: int, *flags: str | float) -> None:
+    """Wipe one node after the other, the leader of that moment every second time."""
+    waits: list[float] = []
+    by_snapshot = 0
+    with (
+        stage.group("--snapshot-bytes", SNAPSHOT_BYTES, *flags) as group,
+        stage.work(group, payload_size_max=PAYLOAD_SIZE_MAX) as load,
+    ):
+        for number in range(rounds):
+            leader = group.wait_leader()
+            node = leader if number % 2 else _another(stage, leader)
+            wait_until(lambda: _has_compacted(group, load), "the log begins behind a snapshot")
+            kind = "leader" if node == leader else "follower"
+            stage.say(f"round {number + 1} of {rounds}: wipe node {node}, the {kind}")
+            with stage.fault(f"wipe {kind}"):
+                waits.append(_wipe(stage, group, node))
+                load.wait_for_more(10)
+            info = group.asked(node)
+            by_snapshot += info is not None and info.first > 0
+        stage.figures |= {"wipes": rounds, "caught_up_by_snapshot": by_snapshot}
+        if by_snapshot < rounds:
+            stage.problems.append(
+                f"only {by_snapshot} of {rounds} wiped nodes began with a snapshot"
+            )
+    waits.sort()
+    stage.figures["voter_again_p50_s"] = round(waits[len(waits) // 2], 2)
+    stage.figures["voter_again_max_s"] = round(waits[-1], 2)
+
+
+def _another(stage: Stage, leader: int) -> int:
+    return stage.random.choice([node for node in NODES if node != leader])
+
+
+def _has_compacted(group: Cluster, load: Load) -> bool:
+    load.raise_error()
+    infos = [info for node in NODES if (info := group.asked(node)) is not None]
+    return len(infos) == len(NODES) and all(info.first > 0 for info in infos)
+
+
+def _wipe(stage: Stage, group: Cluster, node: int) -> float:
+    """Kill a node, take its files, start it, and watch it until it votes again; return the seconds that took."""
+    before = group.asked(node)
+    group.kill(node)
+    group.wipe(node)
+    group.start(node).wait_listening()
+    seconds = come_back(stage, group, node)
+    after = group.asked(node)
+    if before is not None and after is not None and before.incarnation == after.incarnation:
+        stage.problems.append(f"node {node} has its old incarnation without its old files")
+    return seconds
+
+
+def come_back(stage: Stage, group: Cluster, node: int) -> float:
+    """Watch a node that was started without files until it votes again; return the seconds that took."""
+    started = time.monotonic()
+    learner_until = 0.0
+
+    def is_voter() -> bool:
+        nonlocal learner_until
+        asked = time.monotonic()
+        standing = _standing(group, node)
+        if standing == "learner":
+            learner_until = asked
+        return standing == "voter" and learner_until > 0
+
+    wait_until(is_voter, f"node {node} is a learner first, and then a voter")
+    group.wait_whole()
+    stage.problems += _early_votes(group, node, learner_until)
+    return time.monotonic() - started
+
+
+def _standing(group: Cluster, node: int) -> str | None:
+    for each in NODES:
+        info: ClusterInfo | None = None if each == node else group.asked(each)
+        if info is not None and info.is_leading:
+            found = member(info, node)
+            return "absent" if found is None else found.standing
+    return None
+
+
+def _early_votes(group: Cluster, node: int, learner_until: float) -> list[str]:
+    """Return campaigns of a wiped node while it was none of the voters: one that may not vote may not ask for votes."""
+    early = [
+        row
+        for row in group.life(node).said("role")
+        if row["role"] != "follower" and row["heard"] < learner_until
+    ]
+    return [f"node {node} campaigned before it had caught up: {early}"] if early else []
