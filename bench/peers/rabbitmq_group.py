@@ -54,35 +54,38 @@ class RabbitmqGroup(Group, Rabbitmq):
         give_away(cookie)
         words = ["cluster_formation.peer_discovery_backend = classic_config"]
         words += [
-            f"cluster_formation.classic_config.nodes.{number} = {_name(number)}@localhost"
-            for number in range(1, NODES + 1)
+            f"cluster_formation.classic_config.nodes.{node + 1} = {_name(node)}@localhost"
+            for node in range(NODES)
         ]
         (home / "rabbitmq.conf").write_text("\n".join(words) + "\n")
 
-    def launch(self, server: Server, home: Path, *, sync: bool) -> None:
-        del sync  # It cannot be told not to.
-        self._home = home
+    def plan(self, home: Path) -> None:
         self.client_ports = free_ports(NODES)
-        server.port = self.client_ports[0]
         names = free_port()
-        environments = [
-            self.environment(home, names=names, node=_name(number), port=port)
-            for number, port in enumerate(self.client_ports, 1)
+        self._environments = [
+            self.environment(home, names=names, node=_name(node), port=port)
+            for node, port in enumerate(self.client_ports)
         ]
-        self.launch_names(server, home, environments[0])
-        for env in environments:
-            self.launch_one(server, home, env)
-        self._wait_joined(environments[0])
 
-    def _wait_joined(self, env: dict[str, str]) -> None:
+    def launch(self, server: Server, home: Path, *, sync: bool) -> None:
+        super().launch(server, home, sync=sync)
+        self._wait_joined()
+
+    def launch_node(self, node: int) -> None:
+        env = self._environments[node]
+        if not self.running.processes:
+            self.launch_names(self.running, self.home, env)
+        self.launch_one(self.running, self.home, env)
+
+    def _wait_joined(self) -> None:
         """Wait until all nodes are in one cluster: a queue that is made before that has fewer members."""
         owner = unprivileged()
         deadline = time.perf_counter() + START_SECONDS_MAX
         while True:
             asked = subprocess.run(
                 ["sh", str(self.tool("rabbitmqctl")), "await_online_nodes", str(NODES)],
-                cwd=self._home,
-                env=env,
+                cwd=self.home,
+                env=self._environments[0],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -96,7 +99,11 @@ class RabbitmqGroup(Group, Rabbitmq):
                 raise Unavailable(f"the nodes do not come together: {asked.stderr.strip()[-500:]}")
 
     def connect(self, queue: str) -> Wire:
-        wire = QuorumWire(self.port, queue)
+        return self.connect_to(self.leading, queue)
+
+    def connect_to(self, node: int, queue: str) -> Wire:
+        """Return a connection to one node, which leads the queue if that is new."""
+        wire = QuorumWire(self.client_ports[node], queue)
         deadline = time.perf_counter() + MEMBERS_SECONDS_MAX
         while self._members(queue) < NODES:
             if time.perf_counter() > deadline:
@@ -107,9 +114,13 @@ class RabbitmqGroup(Group, Rabbitmq):
 
     def _members(self, queue: str) -> int:
         """Return how many members a queue has, by what each of them keeps of its settings on the disk."""
-        settings = self._home.glob("mnesia/*/quorum/*/*/config")
+        settings = self.home.glob("mnesia/*/quorum/*/*/config")
         return sum(f"'{queue}'" in path.read_text(errors="replace") for path in settings)
 
+    def wait_whole(self, queue: str) -> None:
+        del queue  # Each kill has a new one.
+        self._wait_joined()
 
-def _name(number: int) -> str:
-    return f"bench{number}"
+
+def _name(node: int) -> str:
+    return f"bench{node + 1}"

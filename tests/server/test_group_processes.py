@@ -42,9 +42,10 @@ def queue(request: pytest.FixtureRequest) -> str:
 class Producer:
     """Enqueues one task after the other in a thread of its own, and keeps account of what was answered."""
 
-    def __init__(self, client: Client, queue: str) -> None:
+    def __init__(self, client: Client, queue: str, name: bytes = b"") -> None:
         self._client = client
         self._queue = queue
+        self._name = name
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self.acknowledged: list[bytes] = []
@@ -55,7 +56,7 @@ class Producer:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            payload = b"%d" % number
+            payload = b"%b%d" % (self._name, number)
             try:
                 self._client.enqueue(self._queue, payload)
             except penstock.PenstockError as error:
@@ -77,6 +78,37 @@ class Producer:
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.acknowledged
+
+
+class Consumer:
+    """Takes tasks out in a thread of its own, and keeps account of those whose acks were answered or not."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+        self._stop = threading.Event()
+        self._gone: set[bytes] = set()
+        self._doubtful: set[bytes] = set()  # their acks have an unknown outcome
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for delivery in self._client.dequeue_many(self._queue, 5, wait=0.1):
+                try:
+                    self._client.ack(delivery)
+                except penstock.LeaseLost:
+                    continue
+                except penstock.ConnectionLost:
+                    self._doubtful.add(delivery.payload)
+                else:
+                    self._gone.add(delivery.payload)
+
+    def stop(self) -> tuple[set[bytes], set[bytes]]:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self._gone, self._doubtful
 
 
 def taken_out(client: Client, queue: str) -> list[bytes]:
@@ -156,13 +188,39 @@ def test_a_member_is_added_while_the_load_goes_on_and_others_are_removed(
 
 
 @pytest.mark.heavy
+def test_ten_leaders_killed_in_a_row_lose_nothing(group: GroupProcesses, queue: str) -> None:
+    """Two produce and one consumes meanwhile; what was acknowledged and not consumed is there in the end."""
+    with group.client() as one, group.client() as two, group.client() as three:
+        one.create_queue(queue)
+        consumer = Consumer(three, queue)
+        producers = [Producer(one, queue, b"one"), Producer(two, queue, b"two")]
+        for _ in range(10):
+            for producer in producers:
+                producer.wait_for_more(20)
+            killed = group.wait_led()
+            group.nodes[killed].kill()
+            for producer in producers:
+                producer.wait_for_more(20)
+            group.start(killed).wait_listening()
+            group.wait_caught_up(one, killed)
+        acknowledged = [payload for producer in producers for payload in producer.stop()]
+        assert [producer.failures for producer in producers] == [[], []]
+        gone, doubtful = consumer.stop()
+        rest = taken_out(one, queue)
+        assert len(set(rest)) == len(rest)
+        assert not set(rest) & gone, "a task came back after its ack was answered"
+        assert set(acknowledged) - gone - doubtful <= set(rest)
+        assert set(rest) | gone | doubtful <= set(acknowledged)
+
+
+@pytest.mark.heavy
 def test_a_worker_and_a_subscription_outlast_the_leader(group: GroupProcesses, queue: str) -> None:
     done: set[bytes] = set()
-    stop = threading.Event()
+    stop, once = threading.Event(), threading.Semaphore(1)
 
     @penstock.worker(queue, concurrency=2)
     def work(delivery: penstock.Delivery) -> None:
-        if len(done) == 30:
+        if len(done) >= 30 and once.acquire(blocking=False):
             group.nodes[group.wait_led()].kill()
         done.add(delivery.payload)
         if len(done) == 100:

@@ -6,6 +6,7 @@ first thing that a Python does, or lowers a limit of the process, needs a real s
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -25,7 +26,15 @@ from support.fork_server import NUMBER, REQUEST_SIZE_MAX
 
 COMMAND_LINE: Final = "from penstock.cli.main import main; main()"
 
+SERVER_VARIABLE: Final = "FORK_SERVER"
+"""Says to ``support.forked_command`` which of its descriptors is the socket for requests."""
+
 _asking = Lock()
+
+
+def server() -> socket.socket:
+    """Return the socket for requests to the process that forks."""
+    return _server()[0]
 
 
 @cache
@@ -38,7 +47,13 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
+    atexit.register(_end, ours, started)
     return ours, started
+
+
+def _end(ours: socket.socket, started: subprocess.Popen[bytes]) -> None:
+    ours.close()  # which it takes for the end of all requests
+    started.wait()
 
 
 class Forked:
@@ -53,6 +68,7 @@ class Forked:
         stdin: int,
         stdout: int,
         stderr: int,
+        server: socket.socket | None = None,
     ) -> None:
         """Start it. ``words`` follow the name of the command; the descriptors stay the caller's."""
         request = {
@@ -68,7 +84,7 @@ class Forked:
         assert len(data) < REQUEST_SIZE_MAX, "give it less to do, or start a Python"
         try:
             with _asking:
-                socket.send_fds(_server()[0], [data], [stdin, stdout, stderr, telling])
+                socket.send_fds(server or _server()[0], [data], [stdin, stdout, stderr, telling])
         finally:
             os.close(telling)
         self.pid = self._next_number()

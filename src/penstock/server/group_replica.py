@@ -94,8 +94,8 @@ class GroupReplica(Replica):
     def wants_snapshot(self) -> bool:
         """Whether a member waits for a snapshot that names it: it came after the last one, and the log is shorter."""
         leadership = self.group.core.leadership
-        if leadership is None or not self.is_leading:
-            return False
+        if leadership is None:
+            return False  # a leader that does not serve yet counts: its first entry may wait for this very member
         first, snapshot = self.group.core.log.first, self.group.store.snapshot()
         known = () if snapshot is None else snapshot.configuration.members
         return any(

@@ -1,8 +1,9 @@
 """Wall clocks that jump by up to an hour, forwards and back, on the leader and on followers.
 
 By a hook of the rig, since neither a time namespace nor anything else of the system moves the wall clock of one
-process: before a node starts, ``time.time`` and ``time.time_ns`` are replaced in its process by ones that add what
-a file says. The monotonic clock stays as it is, as it does on a real machine.
+process: before a node starts, ``time.time_ns``, the node's clock, is replaced in its process by one that adds what a file
+says. The monotonic clock stays as it is, as it does on a real machine, and so do the times in the node's log, by which the
+rig knows when who led.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ with open(sys.argv[sys.argv.index("--data") + 1] + {SUFFIX!r}, "rb") as _file:
     _jump = mmap.mmap(_file.fileno(), 8, access=mmap.ACCESS_READ)
 _time_ns = time.time_ns
 time.time_ns = lambda: _time_ns() + struct.unpack("<q", _jump[:8])[0]
-time.time = lambda: time.time_ns() / 1e9
 """
 
 

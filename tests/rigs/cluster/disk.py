@@ -123,7 +123,10 @@ def _fill(stage: Stage, group: Cluster, load: Load, disk: Path, *, is_leader: bo
         if not life.is_running:
             _expect_failure(stage, group, SMALL)
         reasons = {o.reason for o in load.book.operations[before:] if o.op is Op.ENQUEUE}
-        stage.say(f"runs: {life.is_running}; refusals: {sorted(reasons - {''})[:2]}")
+        stage.say(
+            f"node {SMALL} {'runs' if life.is_running else 'has stopped'}, node {group.leader()} leads,"
+            f" refusals: {sorted(reasons - {''})[:2]}"
+        )
         if group.leader() != SMALL or not life.is_running:
             load.wait_for_more(10)
     finally:

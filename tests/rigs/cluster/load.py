@@ -7,6 +7,7 @@ new connections until they are answered.
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,9 @@ LEASE_SECONDS: Final = 2.0
 TAKEN_MAX: Final = 40
 RETRY_PAUSE_SECONDS: Final = 0.05
 """Between attempts of those who repeat by themselves: a group without a leader is not to be flooded."""
+
+FIND_SECONDS: Final = 0.5
+"""How long those have to find the leader each time."""
 
 LEVEL_LOW: Final = 150
 """Tasks below which nothing is taken: a group that holds nothing can lose nothing."""
@@ -156,7 +160,7 @@ class NumberedProducer(_Adder):
     def run(self) -> None:
         identity = self.random.randbytes(16)
         sequence = 0
-        client = self.open()
+        client = self.open(retry=FIND_SECONDS)
         try:
             while not self.load.stopping.is_set():
                 if self.is_held():
@@ -169,7 +173,7 @@ class NumberedProducer(_Adder):
                 while not self._is_answered(client, request, names):
                     client.close()
                     self.load.stopping.wait(RETRY_PAUSE_SECONDS)
-                    client = self.open()
+                    client = self.open(retry=FIND_SECONDS)
         finally:
             client.close()
 
@@ -372,7 +376,9 @@ class Load:
         for worker in self._workers:
             if worker.thread.ident is not None:
                 worker.thread.join(2 * PATIENCE_SECONDS)
-                assert not worker.thread.is_alive(), f"{worker.name} does not end"
+                if worker.thread.is_alive():
+                    faulthandler.dump_traceback()  # where it hangs
+                    raise AssertionError(f"{worker.name} does not end")
         self.raise_error()
 
     def drain(self) -> None:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Self
@@ -53,24 +54,13 @@ def loopback_places(random: Random) -> dict[int, Place]:
     return {node: Place(f"127.0.0.1:{one}", f"127.0.0.1:{two}") for node, one, two in pairs}
 
 
-class HeardNode(NodeProcess):
-    """A node whose log lines carry when they were heard: its own clock may jump."""
+def heard(row: Mapping[str, Any]) -> float:
+    """Return when a node wrote a line of its log, on this process's monotonic clock."""
+    stamp = datetime.strptime(row["time"], "%Y-%m-%dT%H:%M:%S.%f%z")
+    return stamp.timestamp() - _AHEAD
 
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for raw in lines:
-                heard = time.monotonic()
-                line = raw.decode(errors="replace").rstrip("\n")
-                with self._changed:
-                    if line.startswith("{"):
-                        self.events.append({**json.loads(line), "heard": heard})
-                    else:
-                        self.words.append(line)
-                    self._changed.notify_all()
-        with self._changed:
-            self._is_silent = True
-            self._changed.notify_all()
+
+_AHEAD: Final = time.time() - time.monotonic()
 
 
 class Cluster:
@@ -84,18 +74,18 @@ class Cluster:
         self._places = places
         self._flags = flags
         self._before = before
-        self.lives: dict[int, list[HeardNode]] = {node: [] for node in NODES}
+        self.lives: dict[int, list[NodeProcess]] = {node: [] for node in NODES}
         self.paused: set[int] = set()
         self.expected_failures: set[int] = set()  # process ids of nodes that a rig let fail
 
     # --- one node ---
 
-    def start(self, node: int) -> HeardNode:
+    def start(self, node: int) -> NodeProcess:
         """Start a node, new or again."""
         assert not self.is_running(node), f"node {node} runs"
         place = self._places[node]
         peers = ",".join(f"{each}={self._places[each].peer}" for each in NODES)
-        life = HeardNode(
+        life = NodeProcess(
             self.data(node),
             *("--node", node, "--peers", peers, *self._flags),
             listen=place.client,
@@ -105,7 +95,7 @@ class Cluster:
         self.lives[node].append(life)
         return life
 
-    def life(self, node: int) -> HeardNode:
+    def life(self, node: int) -> NodeProcess:
         return self.lives[node][-1]
 
     def data(self, node: int) -> Path:
@@ -187,7 +177,7 @@ class Cluster:
 
         def has_come() -> bool:
             found[:] = [
-                heard for heard, node, _ in self.elections() if heard > since and node != without
+                time for time, node, _ in self.elections() if time > since and node != without
             ]
             return bool(found)
 
@@ -195,9 +185,9 @@ class Cluster:
         return found[0] - since
 
     def elections(self) -> list[tuple[float, int, int]]:
-        """Return (when it was heard, node, term) of every leader so far, in order."""
+        """Return (when, node, term) of every leader so far, in order."""
         return sorted(
-            (row["heard"], node, row["term"])
+            (heard(row), node, row["term"])
             for node, lives in self.lives.items()
             for life in lives
             for row in life.said("role")
@@ -298,7 +288,7 @@ __all__ = [
     "NODES",
     "PATIENCE_SECONDS",
     "Cluster",
-    "HeardNode",
+    "NodeProcess",
     "Place",
     "cluster",
     "loopback_places",

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.protocol.version2 import ClusterInfo
 from rigs.cluster.load import Load
-from rigs.cluster.processes import NODES, Cluster
+from rigs.cluster.processes import NODES, Cluster, heard
 from rigs.cluster.stage import Stage
 from support.group_processes import member, wait_until
 
@@ -102,6 +102,6 @@ def _early_votes(group: Cluster, node: int, learner_until: float) -> list[str]:
     early = [
         row
         for row in group.life(node).said("role")
-        if row["role"] != "follower" and row["heard"] < learner_until
+        if row["role"] != "follower" and heard(row) < learner_until
     ]
     return [f"node {node} campaigned before it had caught up: {early}"] if early else []

@@ -50,7 +50,7 @@ class Scale:
     rate: float  # operations a second of all clients together
 
 
-SHORT: Final = Scale(safety=12 * SECOND, liveness=30 * SECOND, rate=14.0)
+SHORT: Final = Scale(safety=8 * SECOND, liveness=30 * SECOND, rate=16.0)
 """Hundreds of these fit the normal suite."""
 
 FULL: Final = Scale(safety=50 * SECOND, liveness=60 * SECOND, rate=10.0)
@@ -105,7 +105,7 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
         nodes=nodes,
         spares=2 if Fault.MEMBERS in faults else 0,
         faults=faults,
-        fault_gap=int(random.choice((0.4, 0.8, 1.5, 3.0)) * SECOND),
+        fault_gap=int(random.choice((0.3, 0.6, 1.2, 2.5)) * SECOND),
         weather=_draw_weather(random, faults),
         pace=_draw_pace(random, faults),
         tick_ms=random.choice((100, 100, 200)),

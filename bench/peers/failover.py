@@ -1,0 +1,95 @@
+"""How long nobody answers: the node that leads is killed, and the clock stops with the first enqueue that another answers."""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+from peers.base import Refused, Unavailable, Wire, say
+from peers.group import NODES, Group
+
+# A survivor that refuses, for not leading, is asked again after this long; one that says nothing, too.
+REFUSED_SECONDS = 0.002
+SILENT_SECONDS = 0.02
+# Nobody answers for so long: there is no new leader, and that is a finding.
+FAILOVER_SECONDS_MAX = 60.0
+# A kill comes at any moment between two heartbeats.
+PAUSE_SECONDS_MAX = 0.3
+SEED = 7
+PAYLOAD = bytes(100)
+
+
+@dataclass(slots=True)
+class Survivor:
+    """A connection to a node that goes on, with one request under way."""
+
+    wire: Wire
+    request: bytes
+    ask_again: float = field(default=0.0)  # when
+
+    def ask(self, now: float) -> None:
+        self.wire.socket.sendall(self.request)
+        self.ask_again = now + SILENT_SECONDS
+
+    def hear(self, now: float) -> bool:
+        """Take what came, and return whether the task is durable."""
+        try:
+            return self.wire.answers(self.wire.receive()) > 0
+        except Refused:
+            self.ask_again = now + REFUSED_SECONDS
+            return False
+
+
+def failovers(peer: Group, kills: int) -> list[float]:
+    """Kill the leader so many times and return the seconds of each failover. The group runs and is whole."""
+    random = Random(SEED)
+    taken = []
+    for number in range(kills):
+        queue = f"f{number}"
+        wire = peer.connect(queue)
+        killed = peer.leading
+        try:
+            taken.append(_failover(peer, queue, wire, killed, random))
+        finally:
+            wire.close()
+        say(f"  kill {number + 1} of {kills}, node {killed + 1}: {taken[-1] * 1000:,.0f} ms")
+        peer.start_node(killed)
+        peer.wait_whole(queue)
+    return taken
+
+
+def _failover(peer: Group, queue: str, wire: Wire, killed: int, random: Random) -> float:
+    request = wire.put(PAYLOAD)
+    wire.socket.sendall(request)
+    while not wire.answers(wire.receive()):
+        pass
+    peer.wait_whole(queue)
+    wires = [peer.connect_to(node, queue) for node in range(NODES) if node != killed]
+    try:
+        survivors = [Survivor(each, each.put(PAYLOAD)) for each in wires]
+        time.sleep(PAUSE_SECONDS_MAX * random.random())
+        begin = time.perf_counter()
+        peer.kill_node(killed)
+        return _wait_answer(survivors, begin) - begin
+    finally:
+        for each in wires:
+            each.close()
+
+
+def _wait_answer(survivors: list[Survivor], begin: float) -> float:
+    """Ask all survivors again and again, and return when the first said yes."""
+    poll = select.poll()
+    by_descriptor = {one.wire.socket.fileno(): one for one in survivors}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    while (now := time.perf_counter()) < begin + FAILOVER_SECONDS_MAX:
+        for one in survivors:
+            if now >= one.ask_again:
+                one.ask(now)
+        wait = min(one.ask_again for one in survivors) - now
+        for descriptor, _ in poll.poll(max(0.0, wait) * 1000):
+            if by_descriptor[descriptor].hear(time.perf_counter()):
+                return time.perf_counter()
+    raise Unavailable(f"no enqueue was answered for {FAILOVER_SECONDS_MAX:g} s after the kill")

@@ -1,0 +1,89 @@
+"""The simulator's checks can fail: wrong versions of the product, each a small patch, and the seeds that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from penstock.queues.producers import Producers
+from penstock.raft.core import Raft
+from penstock.raft.log import Log
+from penstock.raft.messages import Entry
+from penstock.server.group_replica import GroupReplica
+from penstock.storage.segmented_log import SegmentedLog
+from penstock.testing.simulation.run import run_seed
+from penstock.testing.simulation.swarm import Fault
+
+SEEDS_MAX = 40
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    seed: Callable[[pytest.MonkeyPatch], None]
+    faults: tuple[Fault, ...]
+    first: int = 0  # a seed not long before the one that finds it
+    expected: str = ""  # what the verdict speaks of
+
+
+def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SegmentedLog, "sync", lambda _self: None)
+
+
+def every_append_truncates(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Log, previous: int, previous_term: int, entries: Sequence[Entry]) -> int | None:
+        if not self.has(previous, previous_term):
+            return None
+        if entries and entries[0].index > self.committed:
+            self.append(entries)
+        return previous + len(entries)
+
+    patch.setattr(Log, "take", take)
+
+
+def freshness_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "is_older_than", lambda _self, _index, _term: True)
+
+
+def vote_is_given_twice(patch: pytest.MonkeyPatch) -> None:
+    decide = Raft._decide_vote
+
+    def decide_freely(self: Raft, message: Any) -> None:
+        vote, leader, self.vote, self.leader = self.vote, self.leader, 0, 0
+        decide(self, message)
+        self.vote, self.leader = self.vote or vote, leader
+
+    patch.setattr(Raft, "_decide_vote", decide_freely)
+
+
+def producers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producers, "find", lambda _self, _producer, _sequence: None)
+
+
+def leader_answers_without_a_round(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupReplica, "confirm", lambda _self, call, _lose: call())
+
+
+BUGS = (
+    Bug("sync does nothing", sync_does_nothing, (Fault.POWER,), expected="durable"),
+    Bug("every append truncates", every_append_truncates, (Fault.ECHO, Fault.RESET)),
+    Bug("freshness is not checked", freshness_is_not_checked, (Fault.KILL, Fault.PARTITION)),
+    Bug("vote is given twice", vote_is_given_twice, (Fault.PARTITION, Fault.KILL)),
+    Bug("producers are forgotten", producers_are_forgotten, (Fault.RESET,)),
+    Bug("answers without a round", leader_answers_without_a_round, (Fault.PARTITION,)),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
+def test_a_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.seed(monkeypatch)
+    for seed in range(bug.first, bug.first + SEEDS_MAX):
+        violation = run_seed(seed, faults=frozenset(bug.faults)).violation
+        if violation is not None:
+            print(f"{bug.name}: seed {seed}: {violation}")
+            assert bug.expected in violation
+            return
+    raise AssertionError(f"{bug.name}: not found in {SEEDS_MAX} seeds from {bug.first} on")
