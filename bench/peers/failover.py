@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from peers.base import Refused, Unavailable, Wire, say
@@ -23,14 +23,14 @@ PAYLOAD = bytes(100)
 
 @dataclass(slots=True)
 class Survivor:
-    """A connection to a node that goes on, with one request under way."""
+    """A connection to a node that goes on."""
 
     wire: Wire
-    request: bytes
-    ask_again: float = field(default=0.0)  # when
+    ask_again: float = 0.0  # when
 
     def ask(self, now: float) -> None:
-        self.wire.socket.sendall(self.request)
+        # A new request each time: the last one may be under way, and its number with it.
+        self.wire.socket.sendall(self.wire.put(PAYLOAD))
         self.ask_again = now + SILENT_SECONDS
 
     def hear(self, now: float) -> bool:
@@ -61,14 +61,13 @@ def failovers(peer: Group, kills: int) -> list[float]:
 
 
 def _failover(peer: Group, queue: str, wire: Wire, killed: int, random: Random) -> float:
-    request = wire.put(PAYLOAD)
-    wire.socket.sendall(request)
+    wire.socket.sendall(wire.put(PAYLOAD))
     while not wire.answers(wire.receive()):
         pass
     peer.wait_whole(queue)
     wires = [peer.connect_to(node, queue) for node in range(NODES) if node != killed]
     try:
-        survivors = [Survivor(each, each.put(PAYLOAD)) for each in wires]
+        survivors = [Survivor(each) for each in wires]
         time.sleep(PAUSE_SECONDS_MAX * random.random())
         begin = time.perf_counter()
         peer.kill_node(killed)

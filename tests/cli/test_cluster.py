@@ -75,7 +75,8 @@ class LeadingNode:
         others = [each for each in self.info.members if each.node != step.node]
         if step.step is not v2.MemberStep.REMOVE:
             standing = "voter" if step.step is v2.MemberStep.VOTER else "learner"
-            others.append(member(step.node, standing, lag=10_000, pace="probe"))
+            changed = member(step.node, standing, lag=10_000, pace="probe")
+            others.append(replace(changed, address=step.address or changed.address))
         self.set(members=tuple(others))
 
     def progressed(self, each: v2.ClusterMember) -> v2.ClusterMember:
@@ -159,15 +160,17 @@ def test_add_makes_a_learner_waits_until_it_has_caught_up_and_makes_it_a_voter(
         v2.MemberChange(step.VOTER, 4, "10.0.0.4:2702"),
     ]
     assert outcome.words == [
-        "penstock: node 4 is a learner",
+        "penstock: node 4 is a learner at 10.0.0.4:2702",
         "penstock: node 4 is 5000 entries behind",
         "penstock: node 4 is 1200 entries behind",
-        "penstock: node 4 is a voter",
+        "penstock: node 4 is a voter at 10.0.0.4:2702",
     ]
 
 
 def test_add_goes_on_with_a_learner_that_is_there(leading: LeadingNode) -> None:
-    leading.set(members=(*leading.info.members, member(4, "learner", lag=7, pace="snapshot")))
+    learner = member(4, "learner", lag=7, pace="snapshot")
+    learner = replace(learner, address="10.0.0.4:2702")
+    leading.set(members=(*leading.info.members, learner))
     leading.lags = []
     outcome = penstock("cluster", "add", "4=10.0.0.4:2702", "--wait", "0.05")
     assert outcome.code == 1
@@ -184,6 +187,12 @@ def test_add_leaves_a_learner_if_that_is_wanted_and_a_voter_as_it_is(leading: Le
     )
     assert penstock("cluster", "add", "2=n2:2702").rows[0]["standing"] == "voter"
     assert [change.node for change in leading.changes()] == [4]
+
+
+def test_add_tells_a_groups_member_its_new_address(leading: LeadingNode) -> None:
+    outcome = penstock("cluster", "add", "2=10.0.0.2:2702")
+    assert outcome.rows[0]["peer_address"] == "10.0.0.2:2702"
+    assert leading.changes() == [v2.MemberChange(v2.MemberStep.VOTER, 2, "10.0.0.2:2702")]
 
 
 def test_a_change_whose_answer_got_lost_is_looked_at(leading: LeadingNode) -> None:

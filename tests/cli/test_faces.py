@@ -155,12 +155,15 @@ def test_what_repair_could_not_keep_is_said_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("step", [397, pytest.param(61, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("name", list(NODES))
-def test_whatever_bit_is_turned_over_each_command_answers(tmp_path: Path, name: str) -> None:
+def test_whatever_bit_is_turned_over_each_command_answers(
+    tmp_path: Path, name: str, step: int
+) -> None:
     # tests/tools turns over every bit; here the faces see a few of them.
     root = NODES[name].write(tmp_path / "node")
     for file, data in NODES[name].files().items():
-        for bit in range(0, 8 * min(len(data), 200), 61):
+        for bit in range(0, 8 * min(len(data), 200), step):
             (root / file).write_bytes(flipped(data, bit))
             seen = penstock("verify", root)
             assert (seen.code, len(seen.words)) == (1 if seen.rows else 0, 1)

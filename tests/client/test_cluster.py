@@ -110,7 +110,7 @@ def test_who_finds_no_leader_hears_so_in_the_end(node: FakeNode, other: FakeNode
         client.enqueue("", b"x")
     assert caught.value.leader == 2
     assert caught.value.address in (node.address, other.address)
-    assert 3 < node.greetings + other.greetings < 40
+    assert 2 <= node.greetings + other.greetings < 40
 
 
 def test_a_leader_that_is_gone_is_not_believed_in(node: FakeNode, other: FakeNode) -> None:
@@ -302,7 +302,7 @@ def test_a_subscription_gives_up_when_nobody_leads_for_too_long(node: FakeNode) 
         subscription = client.subscribe("")
         with pytest.raises(penstock.NotLeader):
             next(subscription)
-    assert 2 < node.count(v2.Subscribe) < 40
+    assert 1 <= node.count(v2.Subscribe) < 40
 
 
 def test_a_worker_goes_on_with_the_new_leader(node: FakeNode, other: FakeNode) -> None:

@@ -25,7 +25,7 @@ def changed(data: bytes, changes: list[tuple[int, bytes]]) -> bytes:
     return data
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(requests, uint32)
 def test_any_request_survives_its_bytes(request: v2.Request, number: int) -> None:
     [(kind, found, body)] = FrameReader().receive(v2.encode_request(request, number))
@@ -33,7 +33,7 @@ def test_any_request_survives_its_bytes(request: v2.Request, number: int) -> Non
     assert v2.decode_request(kind, body) == request
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(answers, uint32)
 def test_any_answer_survives_its_bytes(answer: v2.Answer, number: int) -> None:
     [(kind, found, body)] = FrameReader().receive(v2.encode_answer(answer, number))
@@ -41,14 +41,14 @@ def test_any_answer_survives_its_bytes(answer: v2.Answer, number: int) -> None:
     assert v2.decode_answer(kind, body) == answer
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(KINDS, st.binary(max_size=200))
 def test_garbage_is_refused_or_means_something_that_has_bytes(kind: int, body: bytes) -> None:
     version2_check.check_request(kind, 1, body)
     version2_check.check_answer(kind, 1, body)
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(requests, answers, CHANGES)
 def test_changed_messages_are_refused_or_mean_something_that_has_bytes(
     request: v2.Request, answer: v2.Answer, changes: list[tuple[int, bytes]]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.queues.producers import Producers
 from penstock.raft.core import Raft
 from penstock.raft.log import Log
 from penstock.raft.messages import Entry
-from penstock.server.group_replica import GroupReplica
+from penstock.server.broker import Broker
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.swarm import Fault
@@ -59,21 +58,16 @@ def vote_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Raft, "_decide_vote", decide_freely)
 
 
-def producers_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Producers, "find", lambda _self, _producer, _sequence: None)
-
-
-def leader_answers_without_a_round(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupReplica, "confirm", lambda _self, call, _lose: call())
+def retries_count_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Broker, "_find_produced", lambda *_: 0)
 
 
 BUGS = (
     Bug("sync does nothing", sync_does_nothing, (Fault.POWER,), expected="durable"),
     Bug("every append truncates", every_append_truncates, (Fault.ECHO, Fault.RESET)),
     Bug("freshness is not checked", freshness_is_not_checked, (Fault.KILL, Fault.PARTITION)),
-    Bug("vote is given twice", vote_is_given_twice, (Fault.PARTITION, Fault.KILL)),
-    Bug("producers are forgotten", producers_are_forgotten, (Fault.RESET,)),
-    Bug("answers without a round", leader_answers_without_a_round, (Fault.PARTITION,)),
+    Bug("vote is given twice", vote_is_given_twice, (Fault.PARTITION, Fault.KILL), 10),
+    Bug("retries count again", retries_count_again, (Fault.RESET,)),
 )
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -106,7 +106,6 @@ _filters: st.SearchStrategy[Filter] = st.one_of(
 
 @each_layout
 @pytest.mark.parametrize("table", ["entries", "changes"])
-@settings(max_examples=50)
 @given(data=st.data(), pushed=st.lists(_filters, min_size=1, max_size=3), split=st.integers(8, 300))
 def test_a_filtered_read_holds_all_rows_for_which_the_filters_are_true(
     layout: LogLayout, table: str, data: st.DataObject, pushed: list[Filter], split: int
@@ -130,7 +129,6 @@ def test_a_filtered_read_holds_all_rows_for_which_the_filters_are_true(
 
 
 @each_layout
-@settings(max_examples=50)
 @given(data=st.data(), ends=st.tuples(st.integers(0, 13), st.integers(0, 13)))
 def test_a_range_given_as_options_is_exactly_the_rows_of_those_indexes(
     layout: LogLayout, data: st.DataObject, ends: tuple[int, int]
@@ -149,7 +147,6 @@ def test_a_range_given_as_options_is_exactly_the_rows_of_those_indexes(
 
 @each_layout
 @pytest.mark.parametrize("table", ["entries", "changes"])
-@settings(max_examples=40)
 @given(
     data=st.data(),
     queues=st.none() | st.lists(_queues, max_size=2),

@@ -11,7 +11,7 @@ from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import (
@@ -101,7 +101,6 @@ def test_records_behind_a_hole_are_found(tmp_path: Path) -> None:
     assert len(ranges_of(reader_of(root, splitSize="1k"))) < 300
 
 
-@settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32), split=st.integers(64, 2000))
 def test_no_byte_is_left_out_whatever_is_said_of_holes(seed: int, split: int) -> None:
     """The file system is asked for speed alone: one that lies must not hide an entry."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo
 
@@ -114,7 +114,6 @@ def test_every_file_of_the_sample_nodes_reads_alone_as_the_decoders_say(
 
 
 @each_layout
-@settings(max_examples=40)
 @given(data=st.data(), split=st.integers(1, 300))
 def test_random_nodes_with_damaged_logs_read_as_the_decoders_say(
     layout: LogLayout, data: st.DataObject, split: int
@@ -127,7 +126,6 @@ def test_random_nodes_with_damaged_logs_read_as_the_decoders_say(
 
 
 @each_layout
-@settings(max_examples=50)
 @given(data=st.data(), split=st.integers(1, 300))
 def test_nodes_with_any_file_damaged_read_as_the_decoders_say_or_are_refused_by_both(
     layout: LogLayout, data: st.DataObject, split: int
@@ -380,7 +378,6 @@ def _is_up_to(index: int | None, last: int) -> bool:
 
 @each_layout
 @pytest.mark.parametrize("uncommitted", ["false", "true"])
-@settings(max_examples=25)
 @given(data=st.data(), split=st.integers(1, 300))
 def test_changes_are_the_whole_and_committed_entries_that_change_something(
     layout: LogLayout, uncommitted: str, data: st.DataObject, split: int

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, In
 
@@ -97,7 +97,6 @@ def test_the_sample_nodes_hold_what_a_replay_leaves(tmp_path: Path, name: str) -
 
 
 @each_layout
-@settings(max_examples=60)
 @given(data=st.data(), at=st.none() | st.integers(-1, 31), uncommitted=st.booleans())
 def test_random_nodes_hold_what_a_replay_leaves(
     layout: LogLayout, data: st.DataObject, at: int | None, uncommitted: bool
@@ -108,7 +107,6 @@ def test_random_nodes_hold_what_a_replay_leaves(
 
 
 @each_layout
-@settings(max_examples=60)
 @given(data=st.data(), at=st.none() | st.integers(-1, 31), uncommitted=st.booleans())
 def test_damaged_nodes_fail_where_a_replay_fails(
     layout: LogLayout, data: st.DataObject, at: int | None, uncommitted: bool
@@ -162,14 +160,12 @@ def segment_of(root: Path, changes: list[Delta]) -> Path:
     return write_files(root, {f"data/log/{segment_name(0)}": data})
 
 
-@settings(max_examples=300)
 @given(changes=st.lists(_deltas, max_size=12))
 def test_changes_that_contradict_each_other_fail_where_a_replay_fails(changes: list[Delta]) -> None:
     with TemporaryDirectory(dir=MEMORY) as place:
         check(segment_of(Path(place), changes), None, uncommitted=False)
 
 
-@settings(max_examples=60)
 @given(node=nodes(LogLayout.THREE, size_max=30))
 def test_a_whole_log_with_ids_is_replayed_in_columns(node: Node) -> None:
     with TemporaryDirectory(dir=MEMORY) as place:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData, StorageFailed
@@ -337,7 +337,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(steps, st.sampled_from(["big", "little"]))
 def test_slots_count_references_as_a_dictionary_does(
     actions: list[tuple[str, list[int]]], order: str

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadData
@@ -81,7 +81,6 @@ def scanned_whole(data: bytes, layout: LogLayout) -> list[tuple[object, bytes]]:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_scanning_in_windows_yields_what_scanning_the_whole_yields(
     layout: LogLayout, window: int, seed: int
@@ -96,7 +95,6 @@ def test_scanning_in_windows_yields_what_scanning_the_whole_yields(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_walking_in_windows_ends_where_walking_the_whole_ends(
     layout: LogLayout, window: int, seed: int
@@ -114,7 +112,6 @@ def test_walking_in_windows_ends_where_walking_the_whole_ends(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("layout", [LogLayout.TWO, LogLayout.THREE])
-@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_searching_in_windows_finds_what_searching_the_whole_finds(
     layout: LogLayout, window: int, seed: int

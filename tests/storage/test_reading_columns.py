@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats.taskflux.entries import scan_entries
@@ -108,7 +108,6 @@ def _believing_little() -> Iterator[None]:
 
 @each_window
 @each_layout
-@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_columns_tell_what_the_plain_scan_tells(layout: LogLayout, window: int, seed: int) -> None:
     data = wild_log(Random(seed), layout)
@@ -121,7 +120,6 @@ def test_columns_tell_what_the_plain_scan_tells(layout: LogLayout, window: int, 
 
 @each_window
 @each_layout
-@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 2000), max_size=6))
 def test_ranges_cut_anywhere_together_tell_the_whole(
     layout: LogLayout, window: int, seed: int, cuts: list[int]
@@ -153,7 +151,6 @@ def test_every_single_cut_of_a_damaged_log_loses_and_repeats_nothing(
     [LogLayout.ONE_C, LogLayout.TWO, LogLayout.THREE],
     ids=lambda layout: layout.variant,
 )
-@settings(max_examples=60)
 @given(data=st.data(), window=st.integers(24, 200), cut=st.integers(0, 400))
 def test_what_payloads_say_does_not_depend_on_windows_and_cuts(
     layout: LogLayout, data: st.DataObject, window: int, cut: int
@@ -199,7 +196,6 @@ def test_what_payloads_say_does_not_depend_on_windows_and_cuts(
 
 @each_marked
 @pytest.mark.usefixtures("_believing_little")
-@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 3000))
 def test_a_false_giant_costs_its_place_and_nothing_behind_it(
     layout: LogLayout, seed: int, cut: int

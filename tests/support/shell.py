@@ -41,7 +41,7 @@ def shell(line: str, *, cwd: Path | None = None) -> Outcome:
 
 @cache
 def _commands() -> Path:
-    """Return a directory with a ``penstock`` that takes its turn with ``support.forked_command``."""
+    """Return a directory with a ``penstock`` that is ``support.forked_command``."""
     made = TemporaryDirectory()
     atexit.register(made.cleanup)
     command = Path(made.name) / "penstock"

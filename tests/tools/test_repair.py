@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats.taskflux.generation import Generation
@@ -52,7 +52,6 @@ ALPHA = QueueName("alpha")
 
 
 @pytest.mark.parametrize("layout", list(LogLayout), ids=lambda layout: layout.variant)
-@settings(max_examples=30)
 @given(data=st.data())
 def test_a_directory_without_damage_keeps_everything(
     layout: LogLayout, data: st.DataObject
@@ -298,7 +297,6 @@ def test_a_removal_in_an_entry_of_a_fallen_term_takes_nothing_away(tmp_path: Pat
 
 
 @pytest.mark.parametrize("layout", [LogLayout.TWO, LogLayout.THREE])
-@settings(max_examples=100)
 @given(data=st.data())
 def test_one_damaged_stretch_costs_only_tasks_that_were_in_it(
     layout: LogLayout, data: st.DataObject

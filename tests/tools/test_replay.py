@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Compacted, CorruptData, OutOfRange
@@ -38,7 +38,6 @@ History = list[tuple[int, Change]]
 
 
 @pytest.mark.parametrize("layout", list(LogLayout), ids=lambda layout: layout.variant)
-@settings(max_examples=60)
 @given(data=st.data())
 def test_the_state_after_every_entry_is_that_of_the_model(
     layout: LogLayout, data: st.DataObject
@@ -61,7 +60,6 @@ def test_the_state_after_every_entry_is_that_of_the_model(
         assert tree(root) == before
 
 
-@settings(max_examples=40)
 @given(node=nodes(LogLayout.THREE))
 def test_ids_are_those_that_the_queue_gave_out(node: Node) -> None:
     with TemporaryDirectory() as place:

@@ -86,31 +86,25 @@ def add(
 ) -> None:
     """Add a node: as a learner, and as a voter when it has caught up.
 
-    The node was started with --join. If the command ends early, run it again.
+    The node was started with --join. If the command ends early, run it again. A member gets another address by it.
 
     \b
     Examples:
       penstock cluster add 4=127.0.0.1:2705
       penstock cluster add 5=127.0.0.1:2706 --learner
     """
-    node, address = _understood(parse_peer, member)
+    node, place = _understood(parse_peer, member)
+    address = str(place)
     with connected(connect) as client:
         found = _member(client.cluster(), node)
-        if found is None:
-            _change(
-                client,
-                lambda: client.change_members(learners={node: str(address)}),
-                lambda info: _member(info, node) is not None,
-            )
-            say(f"node {node} is a learner")
-        if (found is None or found.standing != "voter") and not learner:
-            _wait_caught_up(client, node, wait)
-            _change(
-                client,
-                lambda: client.change_members(voters={node: str(address)}),
-                lambda info: _is_voter(info, node),
-            )
-            say(f"node {node} is a voter")
+        if found is None or found.standing != "voter":
+            if found is None or found.address != address:
+                _make_learner(client, node, address)
+            if not learner:
+                _wait_caught_up(client, node, wait)
+                _make_voter(client, node, address)
+        elif found.address != address:
+            _make_voter(client, node, address)
         info = client.cluster()
     for each in info.members:
         if each.node == node:
@@ -170,6 +164,11 @@ def _member(info: ClusterInfo, node: int) -> ClusterMember | None:
     return next((each for each in info.members if each.node == node), None)
 
 
+def _is_at(info: ClusterInfo, node: int, address: str) -> bool:
+    found = _member(info, node)
+    return found is not None and found.address == address
+
+
 def _is_voter(info: ClusterInfo, node: int) -> bool:
     found = _member(info, node)
     return found is not None and found.standing == "voter" and not info.is_joint
@@ -184,6 +183,24 @@ def _change(
     except ConnectionLost:
         if not is_done(client.cluster()):
             raise
+
+
+def _make_learner(client: Client, node: int, address: str) -> None:
+    _change(
+        client,
+        lambda: client.change_members(learners={node: address}),
+        lambda info: _is_at(info, node, address),
+    )
+    say(f"node {node} is a learner at {address}")
+
+
+def _make_voter(client: Client, node: int, address: str) -> None:
+    _change(
+        client,
+        lambda: client.change_members(voters={node: address}),
+        lambda info: _is_voter(info, node) and _is_at(info, node, address),
+    )
+    say(f"node {node} is a voter at {address}")
 
 
 def _wait_caught_up(client: Client, node: int, seconds: float) -> None:

@@ -94,7 +94,7 @@ class Raft:
         self._is_term_durable = True
         self._token = 0
         self._outstanding: deque[Ready] = deque()
-        self._inputs: deque[str] = deque(maxlen=INPUTS_KEPT)
+        self._inputs: deque[tuple[object, ...]] = deque(maxlen=INPUTS_KEPT)
 
     # --- what others ask ---
 
@@ -131,7 +131,7 @@ class Raft:
 
     def campaign(self) -> None:
         """Act as if the election timer had fired."""
-        self._note("campaign")
+        self._inputs.append(("campaign",))
         if self.role is not Role.LEADER:
             self._campaign(is_transfer=False)
 
@@ -184,17 +184,29 @@ class Raft:
     def step(self, message: Message) -> None:
         """Take a message of another member. Raises ``BadMessage`` before anything has changed."""
         self._check(message)
-        self._note(message)
+        self._note_input(message)
         try:
             self._step(message)
         except InvariantBroken as error:
-            inputs = "\n".join(self._inputs)
+            inputs = "\n".join(map(str, self._inputs))
             raise InvariantBroken(
                 f"member {self.member}, term {self.term}: {error}; the last inputs:\n{inputs}"
             ) from None
 
-    def _note(self, what: object) -> None:
-        self._inputs.append(str(what))
+    def _note_input(self, message: Message) -> None:
+        # Not the message itself, whose entries may be large; and not as text, which costs more than the step.
+        self._inputs.append(
+            (
+                message.kind,
+                message.sender,
+                message.term,
+                message.index,
+                message.log_term,
+                len(message.entries),
+                message.commit,
+                message.is_rejected,
+            )
+        )
 
     def _check(self, message: Message) -> None:
         if message.to != self.member or message.sender in (0, self.member):

@@ -88,6 +88,9 @@ class GroupReplica(Replica):
 
     @property
     def can_snapshot(self) -> bool:
+        point = self.directory.snapshot.point
+        if self.applied <= (-1 if point is None else point.index):
+            return False  # there is nothing that the last one does not say
         return self.is_leading or self._replay.is_between
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData, DependencyMissing, InvalidValue
@@ -57,7 +57,6 @@ def cbor_event(fields: bytes, *, timestamp: bytes = b"\x00") -> bytes:
 # --- CBOR ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(EVENTS)
 def test_an_event_comes_back_from_cbor_that_beats_can_read(event: Event) -> None:
     payload = encode_event(event, CBOR)
@@ -234,7 +233,6 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(st.dictionaries(st.text(), JSON_VALUES, max_size=4))
 def test_an_event_comes_back_from_json(fields: dict[str, Any]) -> None:
     event = Event(5, 0, {}, fields)
@@ -355,7 +353,6 @@ def test_a_length_that_cbor_claims_costs_no_memory(kind: int, length: int) -> No
     assert peak < 1_000_000
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(list(PayloadFormat)), st.binary(max_size=200))
 def test_garbage_is_an_event_or_refused(payload_format: PayloadFormat, payload: bytes) -> None:
     try:

@@ -176,7 +176,6 @@ def test_columns_of_a_golden_log_are_known() -> None:
 
 @each_mode
 @pytest.mark.parametrize("layout", DELTA_LAYOUTS, ids=lambda layout: layout.variant)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_deltas_say_what_the_decoder_says(
     layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int
@@ -187,7 +186,6 @@ def test_columns_of_deltas_say_what_the_decoder_says(
 
 @each_mode
 @pytest.mark.parametrize("layout", COMMAND_LAYOUTS, ids=lambda layout: layout.variant)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_commands_say_what_the_decoder_says(
     layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int

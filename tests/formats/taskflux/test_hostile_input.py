@@ -11,7 +11,7 @@ from random import Random
 from struct import pack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.binary import checksum
@@ -112,7 +112,6 @@ MARKERS = [
 
 
 @each_reader
-@settings(deadline=None, max_examples=60)
 @given(data=st.binary(max_size=300), marker=st.sampled_from(MARKERS))
 def test_garbage_raises_bad_data_or_nothing(
     reader: Callable[[bytes], object], data: bytes, marker: bytes

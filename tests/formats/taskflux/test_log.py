@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.binary import checksum
@@ -257,7 +257,6 @@ def test_other_names_are_no_segments(name: str) -> None:
 
 
 @each_layout
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_what_is_written_is_walked(layout: LogLayout, data: st.DataObject) -> None:
     log = data.draw(logs(layout))
@@ -272,7 +271,6 @@ def test_what_is_written_is_walked(layout: LogLayout, data: st.DataObject) -> No
 
 
 @each_layout
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_walk_in_windows_finds_the_same_records(layout: LogLayout, data: st.DataObject) -> None:
     """docs/formats/log.md, "Walking": what runs past the data is left to the next call."""

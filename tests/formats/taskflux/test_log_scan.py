@@ -222,7 +222,6 @@ def test_pieces_cover_the_file_without_overlap(layout: LogLayout, seed: int) -> 
 
 
 @each_layout
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_scan_of_an_undamaged_log_yields_its_records(
     layout: LogLayout, data: st.DataObject
@@ -283,7 +282,6 @@ def test_a_record_too_large_to_be_true_is_not_waited_for(layout: LogLayout) -> N
 
 
 @each_layout
-@settings(deadline=None, max_examples=200)
 @given(seed=st.integers(0, 2**32), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_equal_pieces_on_a_damaged_log(
     layout: LogLayout, seed: int, batch_rows: int
@@ -308,7 +306,6 @@ def test_columns_equal_pieces_on_a_thousand_damaged_logs(layout: LogLayout, seed
 
 
 @each_layout
-@settings(deadline=None, max_examples=200)
 @given(seed=st.integers(0, 2**32), beyond=st.integers(0, 100) | st.just(2**40))
 def test_columns_equal_pieces_in_a_window_of_the_file(
     layout: LogLayout, seed: int, beyond: int

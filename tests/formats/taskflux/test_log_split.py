@@ -105,7 +105,6 @@ def test_ranges_of_every_size_of_a_crafted_log_yield_each_piece_once(layout: Log
 
 
 @each_marked
-@settings(deadline=None, max_examples=200)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 300))
 def test_ranges_of_a_damaged_log_yield_each_piece_once(
     layout: LogLayout, seed: int, size: int
@@ -134,7 +133,6 @@ def test_ranges_of_an_undamaged_log_yield_each_record_once(
 
 
 @each_marked
-@settings(deadline=None, max_examples=200)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 300), more=st.integers(0, 200))
 def test_a_bounded_look_back_gives_the_same_pieces(
     layout: LogLayout, seed: int, size: int, more: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import pack
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from penstock.binary import checksum
@@ -122,7 +122,6 @@ def test_every_generation_has_one_layout_to_write() -> None:
 
 
 @each_layout
-@settings(deadline=None, max_examples=70)
 @given(data=st.data())
 def test_snapshots_round_trip_and_are_recognised(
     layout: SnapshotLayout, data: st.DataObject

@@ -9,7 +9,7 @@ from random import Random
 from struct import pack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats.taskflux.snapshot import MARKER_1, MARKER_1A, SnapshotLayout
@@ -174,7 +174,6 @@ def test_no_flip_makes_a_snapshot_of_another_layout(layout: SnapshotLayout) -> N
 @pytest.mark.parametrize(
     "layout", [x for x in SnapshotLayout if x.is_checked], ids=lambda x: x.name
 )
-@settings(deadline=None, max_examples=60)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_no_cut_and_no_flip_of_a_checked_state_is_read(
     layout: SnapshotLayout, data: st.DataObject, random: Random

@@ -8,7 +8,7 @@ from struct import pack
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, TruncatedData
@@ -142,7 +142,6 @@ def small_file(layout: SnapshotLayout) -> bytes:
 
 
 @each_layout
-@settings(deadline=None, max_examples=60)
 @given(
     data=st.data(),
     window_size=st.sampled_from([1, 7, 64, WINDOW]),
@@ -205,7 +204,6 @@ def test_a_file_with_any_bit_turned_reads_the_same(
 
 
 @each_layout
-@settings(deadline=None, max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**32), window_size=st.sampled_from([5, 100, WINDOW]))
 def test_a_damaged_file_reads_the_same(
     layout: SnapshotLayout, data: st.DataObject, seed: int, window_size: int

@@ -1,6 +1,6 @@
 """Runs rigs one after the other, and ends with a table of them. See docs/rigs.md.
 
-scripts/rig-cluster NAME…|all [--rounds N] [--seed N]
+scripts/rig-cluster NAME…|all [--rounds N] [--seed N] [--keep]
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ RIGS: Final = ("kill", "pause", "wipe", "partition", "disk", "clock")
 REQUIRE: Final = "PENSTOCK_REQUIRE_RIGS"
 
 
-def run_rig(name: str, seed: int, rounds: int | None) -> dict[str, Any]:
+def run_rig(name: str, seed: int, rounds: int | None, *, is_kept: bool) -> dict[str, Any]:
     """Run one rig and return its row: passed, failed or skipped, why, and its figures."""
     module = importlib.import_module(f"rigs.cluster.{name}")
     started = time.monotonic()
     row: dict[str, Any] = {"rig": name, "seed": seed, "outcome": "passed", "why": []}
     figures: dict[str, Any] = {}
     try:
-        with stage(name, seed) as made:
+        with stage(name, seed, is_kept=is_kept) as made:
             figures = made.figures
             module.run(made, module.ROUNDS if rounds is None else rounds)
             row["why"] = made.problems
@@ -47,11 +47,14 @@ def main() -> int:
     parser.add_argument("names", nargs="+", choices=(*RIGS, "all"), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="cycles of each rig, else as many as it likes")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument(
+        "--keep", action="store_true", help="keep files and histories of good runs too"
+    )
     given = parser.parse_args()
     names = RIGS if "all" in given.names else tuple(dict.fromkeys(given.names))
     rows = []
     for name in names:
-        rows.append(run_rig(name, given.seed, given.rounds))
+        rows.append(run_rig(name, given.seed, given.rounds, is_kept=given.keep))
         sys.stdout.write(json.dumps(rows[-1]) + "\n")
         sys.stdout.flush()
     for row in rows:

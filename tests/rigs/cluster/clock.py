@@ -8,15 +8,23 @@ rig knows when who led.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import pack
 from typing import Final
 
-from rigs.cluster.processes import NODES
+from penstock.errors import LeaseLost, PenstockError
+from rigs.cluster.load import LEASE_SECONDS
+from rigs.cluster.processes import NODES, PATIENCE_SECONDS, Cluster
 from rigs.cluster.stage import Stage
 
 ROUNDS: Final = 12
 JUMPS: Final = (3600, -3600, 30, -30, 2, -2)
+LEASED: Final = "watched"
+EMPTY: Final = "empty"
+WAIT_SECONDS: Final = 10.0
 SUFFIX: Final = ".clock"
 
 HOOK: Final = f"""
@@ -40,7 +48,7 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
             node = leader if number % 2 == 0 else _another(stage, leader)
             jump = JUMPS[(number // 2) % len(JUMPS)]
             stage.say(f"round {number + 1} of {rounds}: node {node} jumps {jump} s, {leader} leads")
-            with stage.fault(f"jump {jump} s"):
+            with stage.fault(f"jump {jump} s"), _watched(stage, group):
                 _jump(stage.home, node, jump)
                 load.wait_for_more(50)
             if group.wait_leader() != leader:
@@ -49,6 +57,39 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
         stage.figures["jumps"] = rounds
         for node in NODES:
             _file(stage.home, node).write_bytes(bytes(8))
+
+
+@contextmanager
+def _watched(stage: Stage, group: Cluster) -> Iterator[None]:
+    """Hold a lease and let somebody wait over a jump: both must end, by whatever clock."""
+    with group.client(retry=PATIENCE_SECONDS, timeout=10.0) as client:
+        for queue in (LEASED, EMPTY):
+            client.create_queue(queue, exist_ok=True)
+        client.purge(LEASED)
+        client.enqueue(LEASED, b"held")
+        held = client.dequeue_many(LEASED, 1, lease=LEASE_SECONDS)
+        assert len(held) == 1
+        with ThreadPoolExecutor(1) as other:
+            waiting = other.submit(_wait_for_nothing, group)
+            yield
+            if problem := waiting.result():
+                stage.problems.append(problem)
+        again = client.dequeue_many(LEASED, 1, wait=WAIT_SECONDS, lease=60.0)
+        if not again:
+            stage.problems.append(
+                f"a lease of {LEASE_SECONDS} s did not end within {WAIT_SECONDS} s after a jump"
+            )
+        with suppress(LeaseLost):
+            client.ack(again)
+
+
+def _wait_for_nothing(group: Cluster) -> str:
+    with group.client(timeout=5.0) as client:
+        try:
+            client.dequeue_many(EMPTY, 1, wait=1.0)
+        except PenstockError as error:
+            return f"a dequeue that waits for 1 s over a jump was not answered: {error}"
+    return ""
 
 
 def _file(home: Path, node: int) -> Path:

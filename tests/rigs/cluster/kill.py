@@ -32,7 +32,10 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
                     group.start(node)
                 for node in victims:
                     group.life(node).wait_listening()
+                listening = time.monotonic() - killed
                 load.wait_for_more(10)
+                answered = time.monotonic() - killed
+            stage.say(f"all listen after {listening:.1f} s, answers after {answered:.1f} s")
             if stage.random.random() < 0.7:
                 group.wait_whole()
             else:

@@ -120,7 +120,9 @@ class Stage:
 
 
 @contextmanager
-def stage(name: str, seed: int, *, is_short: bool = False) -> Iterator[Stage]:
+def stage(
+    name: str, seed: int, *, is_short: bool = False, is_kept: bool = False
+) -> Iterator[Stage]:
     """Make a directory for a run. It is kept, with the history, if the run finds a problem."""
     home = Path(tempfile.mkdtemp(prefix=f"penstock-rig-{name}-"))
     made = Stage(name, seed, home, Random(seed), is_short)
@@ -132,7 +134,7 @@ def stage(name: str, seed: int, *, is_short: bool = False) -> Iterator[Stage]:
         is_clean = True
         raise
     finally:
-        if is_clean:
+        if is_clean and not is_kept:
             shutil.rmtree(home, ignore_errors=True)
         else:
             made.say(f"files and history are kept in {home}")

@@ -43,7 +43,9 @@ def judge(
     report = delivery.check(full, is_drained=True, lease_time=lease_time)
     ordered = ordered_part(history, storms(history, windows))
     order = priority_queue.check(ordered)
-    gaps = sorted(longest_gap(history, window) for window in windows)
+    gaps = sorted(
+        (round(longest_gap(history, (start, end)), 2), what) for what, start, end in faults
+    )
     counts = Counter((o.op, o.outcome) for o in history)
     figures: dict[str, Any] = {
         "operations": len(history),
@@ -64,7 +66,8 @@ def judge(
         "longest_gap_s": round(longest_gap(history), 2),
     }
     if gaps:
-        figures["gap_p50_s"] = round(gaps[len(gaps) // 2], 2)
+        figures["gap_p50_s"] = gaps[len(gaps) // 2][0]
+        figures["longest_gaps"] = gaps[-3:]
     found = [str(violation) for violation in (*report.violations, *order)]
     return Verdict(figures, found[:PROBLEMS_MAX])
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PathRefused
@@ -188,7 +188,6 @@ def test_nothing_is_written_where_something_is_read(tmp_path: Path) -> None:
     assert sorted(found.name for found in path.iterdir()) == ["0.seg", "state.dat"]
 
 
-@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS))
 def test_whatever_is_damaged_the_repaired_spool_is_whole(
     seed: int, kind: tuple[int, Options]

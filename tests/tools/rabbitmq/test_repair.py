@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, PathRefused
@@ -273,7 +273,6 @@ def _records(number: int, fact: Row) -> Iterator[bytes]:
         yield from (journal.encode_deliver(sequence), journal.encode_ack(sequence))[:ends]
 
 
-@settings(max_examples=60)
 @given(queues)
 def test_every_directory_comes_out_whole(
     made_of: dict[tuple[bytes, int | None], list[Row]],
@@ -286,7 +285,6 @@ def test_every_directory_comes_out_whole(
         assert result.messages == len(waiting)
 
 
-@settings(max_examples=120)
 @given(queues, st.integers(0, 2**32))
 def test_of_every_damaged_directory_all_that_can_be_read_comes_out(
     made_of: dict[tuple[bytes, int | None], list[Row]], seed: int

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from penstock.raft.messages import Kind, Message
+from penstock.raft.messages import REPLIES, Kind, Message
 from penstock.server.group import Group
 from penstock.server.group_replica import GroupReplica
 from penstock.server.peers.links import Incoming, Outgoing, Own
@@ -94,6 +94,10 @@ class _Line:
         self._peering.replica.unreachable(self.peer)
         self._open_later()
 
+    @property
+    def is_ready(self) -> bool:
+        return self._link is not None and self._link.is_ready
+
     def send(self, message: Message) -> bool:
         return self._link is not None and self._link.send(message)
 
@@ -153,6 +157,7 @@ class Peering:
         )
         self._lines: dict[int, _Line] = {}
         self._incoming: dict[End, Incoming] = {}
+        self._callers: dict[int, Incoming] = {}  # the newest one of each peer
         self.replica.transmit = self._transmit
         membership.when_changed.append(self._follow_members)
         self._follow_members()
@@ -176,7 +181,11 @@ class Peering:
     def _transmit(self, message: Message) -> None:
         if self._detail is not None:
             self._detail(_shown(message))
-        line = self._lines.get(message.to)
+        line, caller = self._lines.get(message.to), self._callers.get(message.to)
+        is_reached = line is not None and line.is_ready
+        if message.kind in REPLIES and caller is not None and not is_reached:
+            caller.reply(message)  # one that we cannot reach may hear us where it asked
+            return
         if line is None or not line.send(message):
             # Not at once: the node is in the middle of handing messages out.
             lost = partial(self._note_lost, message)
@@ -212,7 +221,10 @@ class Peering:
         end.on_lost = lambda: self.guard(partial(self._lost, end))
 
     def _receive(self, end: End, link: Incoming, data: bytes) -> None:
+        was_ready = link.is_ready
         link.receive(data)
+        if link.is_ready and not was_ready:
+            self._callers[link.peer] = link
         if link.is_broken:
             self._drop(end)
 
@@ -225,6 +237,8 @@ class Peering:
         link = self._incoming.pop(end, None)
         if link is not None:
             link.close()
+            if self._callers.get(link.peer) is link:
+                del self._callers[link.peer]
 
     def tick(self) -> None:
         """Look at the clock."""
