@@ -21,6 +21,8 @@ settings.register_profile("penstock", QUICK)
 settings.register_profile("thorough", QUICK, max_examples=1000)
 settings.load_profile("penstock")
 
+LONGEST = "test_every_block_of_the_readme_runs_as_typed"
+
 # A shell starts what runs in its background with SIGINT ignored, and the commands that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scenarios", metavar="FILE", default=None, help="tests/raft: also run the scripts of FILE"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest test first: at the end all other workers would wait for it."""
+    items.sort(key=lambda item: item.name != LONGEST)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

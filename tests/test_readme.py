@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -25,7 +23,6 @@ def test_the_readme_has_only_blocks_that_can_be_run() -> None:
     assert ("sh", "scripts/test\n") in blocks()
 
 
-@pytest.mark.spark  # two of its blocks start a Java
 def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
     # Brought up to date here, so that no block below reinstalls the package from elsewhere.
     subprocess.run([ROOT / "scripts" / "setup"], check=True)
@@ -37,6 +34,8 @@ def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
         **os.environ,
         # The suite must not run itself: its command runs for real, but only collects, and few of the files.
         "PYTEST_ADDOPTS": "--collect-only --quiet -p no:cacheprovider --ignore-glob=tests/*/*",
+        # Two of the blocks start a Java; it ends before its second compiler has paid for itself.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     for variable in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"):
         environment.pop(variable, None)

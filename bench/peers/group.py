@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -58,7 +59,8 @@ class Group(Peer):
     def kill_node(self, node: int) -> None:
         """End a node without a word."""
         for pid in self.node_pids(node):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # A helper may go with its server.
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def running(self) -> Server:

@@ -31,10 +31,11 @@ class NatsWire(Wire):
     replicas = 1
 
     def greet(self) -> None:
-        self._rest, self._lines = b"", 0
+        self._rest, self._lines, self._asked = b"", 0, 0
         self._inbox = b"I%d" % self.socket.getsockname()[1]  # each connection has its own
         options = json.dumps({"verbose": False, "pedantic": False, "headers": True})
-        self.socket.sendall(b"CONNECT %s\r\nSUB %s 1\r\nPING\r\n" % (options.encode(), self._inbox))
+        subscriptions = b"SUB %s 1\r\nSUB %s.* 2\r\n" % (self._inbox, self._inbox)
+        self.socket.sendall(b"CONNECT %s\r\n%sPING\r\n" % (options.encode(), subscriptions))
         heard = b""
         while b"PONG\r\n" not in heard:
             heard += self.receive()
@@ -49,16 +50,19 @@ class NatsWire(Wire):
 
     def ask(self, subject: str, words: dict[str, object]) -> dict[str, Any]:
         """Ask the server's interface and return the answer. Raises ``Refused`` if that is an error."""
+        self._asked += 1
+        # Each question has a place of its own for its answer: servers that change leaders may answer twice.
+        place = b"%s.%d" % (self._inbox, self._asked)
         body = json.dumps(words).encode()
-        head = b"PUB $JS.API.%s %s %d\r\n" % (subject.encode(), self._inbox, len(body))
+        head = b"PUB $JS.API.%s %s %d\r\n" % (subject.encode(), place, len(body))
         self.socket.sendall(head + body + b"\r\n")
         heard = b""
-        while heard.replace(b"PING\r\n", b"").count(b"\r\n") < 2:
+        while (answer := _message(heard, b"MSG %s 2 " % place)) is None:
             heard += self.receive()
-        if b'"error"' in heard or b"MSG" not in heard or b" 503" in heard:
-            raise Refused(heard.decode(errors="replace"))
-        answer: dict[str, Any] = json.loads(heard[heard.index(b"{") : heard.rindex(b"}") + 1])
-        return answer
+        if b'"error"' in answer:
+            raise Refused(answer.decode(errors="replace"))
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def put(self, payload: bytes) -> bytes:
         head = b"PUB %s %s %d\r\n" % (self.queue.encode(), self._inbox, len(payload))
@@ -105,6 +109,16 @@ class NatsWire(Wire):
         while b" 1 0\r\n\r\n" not in data:
             data += yield b""
         return len(replies)
+
+
+def _message(data: bytes, head: bytes) -> bytes | None:
+    """Return the body of the message that is announced with ``head`` and its size, ``None`` until all of it is there."""
+    start = data.find(head)
+    end = data.find(b"\r\n", start) if start >= 0 else -1
+    if end < 0:
+        return None
+    stop = end + 2 + int(data[start + len(head) : end])
+    return data[end + 2 : stop] if len(data) >= stop + 2 else None
 
 
 class Nats(Peer):

@@ -411,18 +411,25 @@ def seed_joint_asks_incoming_only(patch: Patch) -> None:
 
 
 def seed_truncated_change_stays(patch: Patch) -> None:
-    take, apply = Raft._take_entries, Raft._apply_change
+    take, apply, propose = Raft._take_entries, Raft._apply_change, Raft.propose_conf
+
+    def put_in_force(self: Raft, entry: Entry) -> None:
+        with suppress(Refused):
+            self.configuration = apply_change(self.configuration, decode_change(entry.payload))
+            early(self).add((entry.index, entry.term))
+
+    def propose_conf(self: Raft, change: Any) -> int:
+        index = propose(self, change)
+        (entry,) = self.log.entries(index, index + 1, size_max=1)
+        put_in_force(self, entry)
+        return index
 
     def take_entries(self: Raft, message: Message) -> None:
         before = self.log.last
         take(self, message)
         for entry in message.entries:
             if entry.kind is EntryKind.CONFIGURATION and before < entry.index <= self.log.last:
-                with suppress(Refused):
-                    self.configuration = apply_change(
-                        self.configuration, decode_change(entry.payload)
-                    )
-                    early(self).add((entry.index, entry.term))
+                put_in_force(self, entry)
 
     def apply_change_once(self: Raft, entry: Entry) -> None:
         if (entry.index, entry.term) not in early(self):
@@ -434,6 +441,7 @@ def seed_truncated_change_stays(patch: Patch) -> None:
 
     patch.setattr(Raft, "_take_entries", take_entries)
     patch.setattr(Raft, "_apply_change", apply_change_once)
+    patch.setattr(Raft, "propose_conf", propose_conf)
 
 
 def seed_runs_with_unapplied_change(patch: Patch) -> None:

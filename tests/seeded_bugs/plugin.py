@@ -64,12 +64,16 @@ def _is_named(item: pytest.Item, test: str) -> bool:
 
 
 def _hunt(bug: Bug, items: Sequence[pytest.Item]) -> dict[str, object]:
-    for count, item in enumerate(items, 1):
+    """Return the first test that fails with the bug and passes without it."""
+    broken = None  # a test that fails anyhow
+    for item in items:
         words = _run(item, bug)
-        if words is not None:
-            clean = _run(item, None)
-            return {"test": item.nodeid, "how": words, "without": clean, "tried": count}
-    return {"test": None, "how": None, "without": None, "tried": len(items)}
+        if words is None:
+            continue
+        if _run(item, None) is None:
+            return {"test": item.nodeid.removeprefix("tests/"), "how": words, "broken": broken}
+        broken = item.nodeid
+    return {"test": None, "how": None, "broken": broken}
 
 
 def _run(item: pytest.Item, bug: Bug | None) -> str | None:

@@ -196,9 +196,21 @@ def test_a_seeded_bug_is_found(
     assert found is not None
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("scripted", "sealing", "torn"), pytest.param(("seed 0", "seed 2"), marks=pytest.mark.heavy)],
+    ids=str,
+)
 @pytest.mark.parametrize("generation", [TWO, THREE])
-def test_without_a_seeded_bug_nothing_is_found(generation: Generation) -> None:
-    for finder in (by_power_cut, by_kill, by_snapshot_ahead):
+def test_without_a_seeded_bug_no_power_cut_finds_one(
+    generation: Generation, names: tuple[str, ...]
+) -> None:
+    assert by_power_cut(generation, names) is None
+
+
+@pytest.mark.parametrize("generation", [TWO, THREE])
+def test_without_a_seeded_bug_nothing_else_finds_one(generation: Generation) -> None:
+    for finder in (by_kill, by_snapshot_ahead):
         assert finder(generation) is None
 
 

@@ -197,12 +197,11 @@ def machine(generation: Generation, *, is_real: bool) -> type[RuleBasedStateMach
     return type(name, (LogMachine,), {"generation": generation, "is_real": is_real})
 
 
-_FEW = settings(max_examples=30, stateful_step_count=40)
-_MORE = settings(max_examples=80, stateful_step_count=50)
-
 TestSingleLogOnDisk = machine(Generation.TWO, is_real=True).TestCase
 TestSegmentedLogOnDisk = machine(Generation.THREE, is_real=True).TestCase
 TestSingleLogInMemory = machine(Generation.TWO, is_real=False).TestCase
 TestSegmentedLogInMemory = machine(Generation.THREE, is_real=False).TestCase
-TestSingleLogOnDisk.settings = TestSegmentedLogOnDisk.settings = _FEW
-TestSingleLogInMemory.settings = TestSegmentedLogInMemory.settings = _MORE
+for _tests in (
+    TestSingleLogOnDisk, TestSegmentedLogOnDisk, TestSingleLogInMemory, TestSegmentedLogInMemory
+):  # fmt: skip
+    _tests.settings = settings(stateful_step_count=40)

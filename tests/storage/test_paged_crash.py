@@ -6,13 +6,13 @@ checkpoint did. The second half is the test of this test: stores with one bug in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.testing.disk import MemoryFiles, crash_states, crash_states_now
+from penstock.testing.disk import CrashState, MemoryFiles, crash_states, crash_states_now
 from support import paged_bugs as bugs
 from support.paged_lives import (
     Life,
@@ -40,13 +40,40 @@ CHECK_FURTHER = 7
 """Of so many states one is also written to: that takes longer than to look at it."""
 
 
-def check_everywhere(life: Life, *, seed: int, random_states: int) -> int:
+States = Callable[..., Iterator[CrashState]]
+
+
+def some_states(files: MemoryFiles, *, seed: int, random_states: int) -> Iterator[CrashState]:
+    """Yield the first state behind every operation, and a third of the others, in turns."""
+    operations, number = -1, 0
+    for crash in crash_states(files, seed=seed, random_states=random_states):
+        number = number + 1 if crash.operations == operations else 0
+        operations = crash.operations
+        if number == 0 or (number + operations) % 3 == 0:
+            yield crash
+
+
+def check_everywhere(
+    life: Life, *, seed: int, random_states: int, states: States = some_states
+) -> int:
     count = 0
-    for crash in crash_states(life.files, seed=seed, random_states=random_states):
+    for crash in states(life.files, seed=seed, random_states=random_states):
         check(life, crash, goes_on=count % CHECK_FURTHER == 0)
         count += 1
     assert count > len(life.files.operations)
     return count
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("make", "alone"),
+    [
+        *((make, way) for make in (scripted, overlapping, tabled) for way in (ALONE, UNDER_A_LOG)),
+        *((make, UNDER_A_LOG) for make in (replayed, upgraded)),
+    ],
+)
+def test_every_state_of_the_lives_below_is_recovered(make: Make, alone: bool) -> None:
+    check_everywhere(make(alone=alone), seed=1, random_states=1, states=crash_states)
 
 
 @WAYS
@@ -86,7 +113,7 @@ def test_random_lives_survive_every_cut(seed: int, alone: bool) -> None:
 @pytest.mark.parametrize("seed", range(1, 41))
 def test_many_random_lives_survive_every_cut(seed: int, alone: bool) -> None:
     life = random_life(seed, alone=alone, length=60)
-    count = check_everywhere(life, seed=seed, random_states=6)
+    count = check_everywhere(life, seed=seed, random_states=6, states=crash_states)
     report(f"paged store, seed {seed}, alone={alone}: {count} crash states recovered")
 
 
@@ -185,7 +212,7 @@ def by_power_cut(alone: bool, lives: tuple[Make, ...]) -> str | None:
             life = make(alone=alone)
         except BETRAYALS as error:
             return f"{make.__name__}, without a cut: {error!r:.80}"
-        states = list(crash_states(life.files, seed=1, random_states=1))
+        states = list(some_states(life.files, seed=1, random_states=1))
         # Most bugs show in many states, but only late in a life.
         for number, crash in enumerate(state for n in range(9) for state in states[8 - n :: 9]):
             try:

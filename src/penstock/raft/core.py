@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.raft.configuration import Change, Configuration, apply_change, decode_change
 from penstock.raft.leading import Leadership
-from penstock.raft.log import Compacted, Log, Storage
+from penstock.raft.log import Log, Storage
 from penstock.raft.messages import (
     FROM_LEADER,
     REPLIES,
@@ -302,16 +302,7 @@ class Raft:
 
     def _has_unapplied_change(self) -> bool:
         """Return whether a committed change of members is not in force here yet."""
-        first, end = self.log.applied + 1, self.log.committed + 1
-        while first < end:
-            try:
-                entries = self.log.entries(first, end, size_max=self.settings.apply_size_max)
-            except Compacted:
-                return True
-            if any(entry.kind is EntryKind.CONFIGURATION for entry in entries):
-                return True
-            first += len(entries)
-        return False
+        return self.log.has_change_up_to(self.log.committed)
 
     def _ask_for_votes(self, kind: Kind, term: int, *, is_transfer: bool) -> None:
         self.votes = {}
@@ -541,7 +532,8 @@ class Raft:
             ready.snapshot = self.log.pending_snapshot
         ready.must_sync = bool(ready.entries or ready.snapshot or is_new_vote)
         self._outbox.split(ready, waits=is_new_vote or self._is_writing)
-        ready.committed = self.log.committed_unapplied(size_max=self.settings.apply_size_max)
+        if self.settings.hands_out_committed:
+            ready.committed = self.log.committed_unapplied(size_max=self.settings.apply_size_max)
         if ready.committed:
             self.log.handed_out = ready.committed[-1].index
         ready.read_states, self._read_states = self._read_states, []
@@ -572,15 +564,8 @@ class Raft:
 
     def applied(self, index: int) -> None:
         """Note that the state machine has applied everything up to ``index``; changes of members take effect."""
-        first = self.log.applied + 1
-        if self.log.pending_snapshot is not None:
-            first = self.log.first  # changes that a snapshot overtook are in its configuration
-        while first <= index:
-            entries = self.log.entries(first, index + 1, size_max=self.settings.apply_size_max)
-            for entry in entries:
-                if entry.kind is EntryKind.CONFIGURATION:
-                    self._apply_change(entry)
-            first += len(entries)
+        while (entry := self.log.take_change(index)) is not None:
+            self._apply_change(entry)
         if index > self.log.applied:
             self.log.note_applied(index)
         if self.leadership is not None:

@@ -53,6 +53,10 @@ class Leadership:
         self._early_reads: list[tuple[int, int]] = []  # asked before the first commit of this term
         self._next_read = 1
         self._heartbeat_elapsed = 0
+        # What was proposed and is not committed: (first index, last index, bytes) of each piece.
+        self._uncommitted: deque[tuple[int, int, int]] = deque()
+        # The entries that were sent last, with what they were asked for: mostly all members want the same.
+        self._sent: tuple[int, int, tuple[Entry, ...]] = (0, 0, ())
         self._track_members(is_heard=False)
 
     def begin(self) -> None:
@@ -99,7 +103,9 @@ class Leadership:
                 for place, (payload, kind) in enumerate(payloads)
             ]
         )
-        self.uncommitted_size += sum(len(payload) for payload, _ in payloads)
+        size = sum([len(payload) for payload, _ in payloads])
+        self._uncommitted.append((first, log.last, size))
+        self.uncommitted_size += size
 
     def propose_change(self, change: Change) -> int:
         """Take a change of members. Raises ``Busy`` and ``InvalidChange``."""
@@ -171,10 +177,10 @@ class Leadership:
         previous = one.next - 1
         try:
             previous_term = log.term(previous)
-            entries: list[Entry] = []
+            entries: tuple[Entry, ...] = ()
             # A full window lets only empty ones through: they find out whether all before were lost.
             if one.pace is not Pace.REPLICATE or not one.window.is_full:
-                entries = log.entries(one.next, _ALL, size_max=self._settings.append_size_max)
+                entries = self._entries_from(one.next)
         except Compacted:
             return self._send_snapshot(member, one)
         if not entries and not is_empty_useful:
@@ -184,12 +190,20 @@ class Leadership:
             member,
             index=previous,
             log_term=previous_term,
-            entries=tuple(entries),
+            entries=entries,
             commit=log.committed,
         )
-        size = sum(entry.size for entry in entries)
+        size = sum([len(entry.payload) for entry in entries])
         one.sent(len(entries), size, commit=log.committed)
         return True
+
+    def _entries_from(self, first: int) -> tuple[Entry, ...]:
+        """Return what a member that has everything before ``first`` is sent. Raises ``Compacted``."""
+        log = self._raft.log
+        if self._sent[:2] != (first, log.last):
+            found = log.entries(first, _ALL, size_max=self._settings.append_size_max)
+            self._sent = (first, log.last, tuple(found))
+        return self._sent[2]
 
     def _send_snapshot(self, member: int, one: Progress) -> bool:
         if not one.is_active:
@@ -290,20 +304,19 @@ class Leadership:
         if index <= before or not raft.log.has(index, raft.term):
             return False
         raft.log.commit(index)
-        self._release(before, index)
+        self._release(index)
         return True
 
-    def _release(self, before: int, index: int) -> None:
+    def _release(self, index: int) -> None:
         """Take what was committed out of the account of what waits."""
-        if index == self._raft.log.last:
-            self.uncommitted_size = 0
-            return
-        first = before + 1
-        while first <= index:
-            entries = self._raft.log.entries(first, index + 1, size_max=_ALL)
-            self.uncommitted_size -= sum(entry.size for entry in entries)
-            first += len(entries)
-        self.uncommitted_size = max(0, self.uncommitted_size)
+        pieces = self._uncommitted
+        while pieces and pieces[0][0] <= index:
+            first, last, size = pieces.popleft()
+            if last > index:
+                done = sum(e.size for e in self._raft.log.entries(first, index + 1, size_max=_ALL))
+                pieces.appendleft((index + 1, last, size - done))
+                size = done
+            self.uncommitted_size -= size
 
     def _after_commit(self) -> None:
         early, self._early_reads = self._early_reads, []

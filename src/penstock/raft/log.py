@@ -7,12 +7,15 @@ for new entries.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from penstock.raft.messages import Entry, Snapshot
+from penstock.raft.messages import Entry, EntryKind, Snapshot
 from penstock.raft.refusals import InvariantBroken
+
+_SCAN_SIZE: Final = 2**20
 
 
 class Compacted(Exception):
@@ -59,6 +62,7 @@ class Log:
     """The log of one member."""
 
     __slots__ = (
+        "_changes",
         "_storage",
         "_unstable",
         "_writes",
@@ -87,6 +91,30 @@ class Log:
         self.committed = committed
         self.handed_out = applied  # handed out to be applied, up to here
         self.applied = applied
+        # Where changes of members are that were not applied yet, in order.
+        self._changes: deque[int] = deque()
+        self._find_changes(applied + 1)
+
+    def _find_changes(self, first: int) -> None:
+        while first <= self._storage.last:
+            entries = self._storage.entries(first, self._storage.last + 1, size_max=_SCAN_SIZE)
+            self._note_changes(entries)
+            first += len(entries)
+
+    def _note_changes(self, entries: Sequence[Entry]) -> None:
+        kind = EntryKind.CONFIGURATION
+        self._changes.extend([entry.index for entry in entries if entry.kind is kind])
+
+    def has_change_up_to(self, index: int) -> bool:
+        """Return whether a change of members that is not applied yet stands at or before ``index``."""
+        return bool(self._changes) and self._changes[0] <= index
+
+    def take_change(self, index: int) -> Entry | None:
+        """Take the next change of members at or before ``index``, ``None`` if there is none."""
+        if not self.has_change_up_to(index):
+            return None
+        place = self._changes.popleft()
+        return self.entries(place, place + 1, size_max=1)[0]
 
     # --- looking ---
 
@@ -188,6 +216,7 @@ class Log:
         if first <= self.last:
             self._cut(first)
         self._unstable += entries
+        self._note_changes(entries)
 
     def _cut(self, first: int) -> None:
         """Take away everything from ``first`` on, and what writes under way say of it."""
@@ -196,6 +225,8 @@ class Log:
         else:
             self._unstable.clear()
             self.offset = first
+        while self._changes and self._changes[-1] >= first:
+            self._changes.pop()
         self._written = min(self._written, first - 1)
         for write in self._writes:
             if write.last >= first:
@@ -237,6 +268,7 @@ class Log:
         """Begin anew behind a snapshot."""
         self.pending_snapshot = snapshot
         self.is_snapshot_handed_out = False
+        self._changes.clear()  # they are in the snapshot's configuration
         self._unstable.clear()
         self.offset = snapshot.index + 1
         self._written = snapshot.index

@@ -16,9 +16,10 @@ class EntryKind(Enum):
     CONFIGURATION = "configuration"  # its payload is a change of members
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would cost four times as much: one is made for every entry, on every node.
+@dataclass(slots=True, unsafe_hash=True)
 class Entry:
-    """One place of the log. Index and term together name it for ever."""
+    """One place of the log. Index and term together name it for ever; nobody changes it."""
 
     index: int
     term: int
@@ -72,9 +73,9 @@ REPLIES: Final = frozenset(
 FROM_LEADER: Final = frozenset((Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen for the same reason
 class Message:
-    """A message of any kind; which of its fields mean something depends on that."""
+    """A message of any kind; which of its fields mean something depends on that. Nobody changes it."""
 
     kind: Kind
     sender: int

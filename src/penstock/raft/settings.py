@@ -22,6 +22,8 @@ class Settings:
     apply_size_max: int = 2**20
     reads_max: int = 4096
     empty_payload: bytes = b""  # of the entry that begins a term
+    # Whether a Ready holds the entries to apply; a driver that asks for them itself saves a walk over them.
+    hands_out_committed: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

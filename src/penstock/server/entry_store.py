@@ -68,9 +68,9 @@ def change_in(payload: bytes) -> bytes:
 
 def entry_of(index: int, term: int, payload: bytes) -> Entry:
     """Return an entry from what the log or the wire hold of it; ``index`` as the core counts."""
-    if is_change(payload):
-        return Entry(index, term, change_in(payload), EntryKind.CONFIGURATION)
-    return Entry(index, term, payload)
+    if payload[:1] != _DELETE or not is_change(payload):  # a call less for most of them
+        return Entry(index, term, payload)
+    return Entry(index, term, change_in(payload), EntryKind.CONFIGURATION)
 
 
 class EntryStore:

@@ -85,6 +85,7 @@ class Group:
                 heartbeat_ticks=settings.heartbeat_ticks,
                 uncommitted_max=_NO_LIMIT,
                 empty_payload=EMPTY,
+                hands_out_committed=False,
             ),
             draw=draw,
         )

@@ -15,7 +15,8 @@ from penstock.model import Index, SnapshotPoint, Term
 from penstock.protocol.version2 import Failed, Failure
 from penstock.queues.state import State
 from penstock.raft.configuration import Change, encode_configuration
-from penstock.raft.messages import REPLIES, Message
+from penstock.raft.messages import REPLIES, Kind, Message
+from penstock.raft.progress import Pace
 from penstock.raft.ready import Ready
 from penstock.raft.refusals import InvariantBroken, Refused
 from penstock.server.disk import Disk
@@ -325,9 +326,21 @@ class GroupReplica(Replica):
 
     def _send(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self.transmit(message)
+            if message.kind is not Kind.APPEND or message.entries or self._is_needed(message):
+                self.transmit(message)
         if messages:
             self.flush_messages()
+
+    def _is_needed(self, message: Message) -> bool:
+        """Return whether an append without entries says more than that something is committed.
+
+        That much the next heartbeat says as well, and nobody waits for it.
+        """
+        leadership = self.group.core.leadership
+        one = None if leadership is None else leadership.progress.get(message.to)
+        if one is None or one.pace is not Pace.REPLICATE or len(one.window):
+            return True
+        return message.index != one.match
 
     def _persist(self, ready: Ready) -> None:
         if ready.hard_state is not None:

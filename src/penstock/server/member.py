@@ -182,6 +182,11 @@ class GroupMember:
 
 def _appends(entries: Sequence[Entry]) -> list[Append]:
     """Return entries as runs of one term each."""
+    if entries and entries[0].term == entries[-1].term:  # terms do not fall: there is only one
+        payloads = [stored_payload(entry) for entry in entries]
+        return [
+            Append(first=Index(entries[0].index - 1), term=Term(entries[0].term), payloads=payloads)
+        ]
     return [
         Append(
             first=Index(run[0].index - 1),

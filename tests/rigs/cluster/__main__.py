@@ -38,6 +38,7 @@ def run_rig(name: str, seed: int, rounds: int | None, *, is_kept: bool) -> dict[
         row["why"] = [f"{type(error).__name__}: {error}"]
     if row["why"] and row["outcome"] != "skipped":
         row["outcome"] = "failed"
+    figures["load_average"] = round(os.getloadavg()[1], 1)  # others may have used the machine too
     row["figures"] = figures | {"run_seconds": round(time.monotonic() - started, 1)}
     return row
 

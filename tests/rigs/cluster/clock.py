@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import pack
+from threading import Event
 from typing import Final
 
 from penstock.errors import LeaseLost, PenstockError
@@ -71,6 +72,7 @@ def _watched(stage: Stage, group: Cluster) -> Iterator[None]:
         assert len(held) == 1
         with ThreadPoolExecutor(1) as other:
             waiting = other.submit(_wait_for_nothing, group)
+            Event().wait(0.3)  # nobody says when a node has heard it, and it may not yet have ended
             yield
             if problem := waiting.result():
                 stage.problems.append(problem)

@@ -1,31 +1,50 @@
-"""``kill -9`` under load: mostly the leader, or a follower, or two nodes, or all three at once."""
+"""``kill -9`` under load: mostly the leader, or a follower, or two nodes, or all three at once.
+
+Or the leader while both others stand still: what it has then, it has alone, and may have answered nothing of it.
+"""
 
 from __future__ import annotations
 
 import time
+from threading import Event
 from typing import Final
 
 from rigs.cluster.processes import NODES, Cluster
 from rigs.cluster.stage import Stage
 
 ROUNDS: Final = 25
-KINDS: Final = ("leader", "leader", "leader", "follower", "two", "all")
+LONELY: Final = "lonely leader"
+KINDS: Final = ("leader", "leader", "leader", LONELY, "follower", "two", "all")
+ALONE_SECONDS: Final = 0.4
+"""Short enough that a leader that hears nobody does not step down meanwhile."""
 
 
-def run(stage: Stage, rounds: int, *flags: str | float) -> None:
-    """Kill and start again ``rounds`` times; each time the group must answer again."""
+def run(
+    stage: Stage,
+    rounds: int,
+    *flags: str | float,
+    kinds: tuple[str, ...] = KINDS,
+    before: str = "",
+) -> None:
+    """Kill and start again ``rounds`` times; each time the group must answer again.
+
+    ``before`` runs in each node's process ahead of it: for a test that makes the nodes wrong.
+    """
     waits: list[float] = []
-    with stage.group("--snapshot-bytes", 2**20, *flags) as group, stage.work(group) as load:
+    flags = ("--snapshot-bytes", 2**20, *flags)
+    with stage.group(*flags, before=before) as group, stage.work(group) as load:
         for number in range(rounds):
-            load.wait_for_more(stage.random.randint(20, 150))
-            kind = "leader" if number == 0 else stage.random.choice(KINDS)
+            load.wait_for_more(stage.random.randint(20, 40 if stage.is_short else 150))
+            kind = kinds[0] if number == 0 else stage.random.choice(kinds)
             victims = _victims(stage, group, kind)
             stage.say(f"cycle {number + 1} of {rounds}: kill {kind}, node {victims}")
             with stage.fault(f"kill {kind}"):
                 killed = time.monotonic()
+                if kind == LONELY:
+                    _kill_alone(group, victims[0])
                 for node in victims:
                     group.kill(node)
-                if kind == "leader":
+                if kind in ("leader", LONELY):
                     waits.append(group.wait_new_leader(since=killed, without=victims[0]))
                     load.wait_for_more(10)  # two of three go on without it
                 for node in victims:
@@ -51,7 +70,7 @@ def _victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
     leader = group.wait_leader()
     others = [node for node in NODES if node != leader]
     match kind:
-        case "leader":
+        case "leader" | "lonely leader":
             return [leader]
         case "follower":
             return [stage.random.choice(others)]
@@ -59,3 +78,16 @@ def _victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
             return [leader, stage.random.choice(others)]
         case _:
             return list(NODES)
+
+
+def _kill_alone(group: Cluster, leader: int) -> None:
+    """Let the others stand still while the leader is asked for more, and kill it before they go on."""
+    others = [node for node in NODES if node != leader]
+    for node in others:
+        group.pause(node)
+    try:
+        Event().wait(ALONE_SECONDS)  # the length is what is tried
+        group.kill(leader)
+    finally:
+        for node in others:
+            group.resume(node)

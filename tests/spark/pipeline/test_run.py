@@ -34,9 +34,9 @@ class Nodes(tuple[Node, ...]):
         return f"{len(self)} nodes"
 
 
-ALL_NODES = st.tuples(*[nodes(layout, size_max=30) for layout in LogLayout for _ in range(6)]).map(
-    Nodes
-)
+def of_each_layout(count: int) -> st.SearchStrategy[Nodes]:
+    found = [nodes(layout, size_max=30) for layout in LogLayout for _ in range(count)]
+    return st.tuples(*found).map(Nodes)
 
 
 def rows(spark: SparkSession, outcome: Outcome, name: str) -> list[dict[str, Any]]:
@@ -70,19 +70,35 @@ def changed(found: list[dict[str, Any]], outcome: Outcome) -> list[str]:
 
 
 # Not shrunk: each try takes half a minute, and a node that fails is told by itself.
-@settings(
+ONCE = settings(
     max_examples=1,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-@given(found=ALL_NODES)
+
+
+@ONCE
+@given(found=of_each_layout(2))
 def test_tasks_are_those_of_a_replay_in_order(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, found: Nodes
 ) -> None:
-    assume(sum(len(node.history) for node in found) > 100)  # the first example is the least
-    root = tmp_path_factory.mktemp("nodes")
+    check_replay(spark, tmp_path_factory.mktemp("nodes"), found)
+
+
+@pytest.mark.heavy
+@ONCE
+@given(found=of_each_layout(6))
+def test_tasks_of_many_nodes_are_those_of_a_replay_in_order(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, found: Nodes
+) -> None:
+    check_replay(spark, tmp_path_factory.mktemp("nodes"), found)
+
+
+def check_replay(spark: SparkSession, root: Path, found: Nodes) -> None:
+    """Run the pipeline over all nodes at once, and hold each to its replay."""
+    assume(sum(len(node.history) for node in found) > 3 * len(found))  # the first is the least
     paths = []
     for number, node in enumerate(found):
         path = root / f"{number:02d}-{node.layout.name.lower()}"

@@ -9,14 +9,14 @@ A link that hears something it cannot have been meant to hear is broken, for goo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import BadData, CorruptData
 from penstock.protocol.peers import Packet, PacketReader, Type, encode_packet
 from penstock.protocol.peers import packets as p
-from penstock.raft.messages import Kind, Message
+from penstock.raft.messages import Entry, Kind, Message
 from penstock.raft.refusals import BadMessage
 from penstock.server.peers.originals import ANSWER_SECONDS, Answering, Asking
 from penstock.server.peers.transfers import (
@@ -33,6 +33,26 @@ HANDSHAKE_SECONDS: Final = 5.0
 """How long the other side may take to say who it is."""
 
 
+class Appends:
+    """Bytes of messages; an append goes to several peers alike, and is encoded for the first of them."""
+
+    __slots__ = ("_bytes", "_entries", "_rest")
+
+    def __init__(self) -> None:
+        self._entries: Sequence[Entry] = ()
+        self._rest: tuple[int, ...] = ()
+        self._bytes = b""
+
+    def encode(self, message: Message) -> bytes:
+        if message.kind is not Kind.APPEND or not message.entries:
+            return encode_packet(packet_of(message))
+        rest = (message.sender, message.term, message.index, message.log_term, message.commit)
+        if message.entries is not self._entries or rest != self._rest:
+            self._entries, self._rest = message.entries, rest
+            self._bytes = encode_packet(packet_of(message))
+        return self._bytes
+
+
 @dataclass(slots=True, kw_only=True)
 class Own:
     """What a node says of itself, and whom it tells what others say of themselves. One for all links of a node."""
@@ -46,6 +66,7 @@ class Own:
     # Whether a node of this number that does not know our packets may connect.
     takes_original: Callable[[int], bool] = lambda _: True
     reception: Reception = field(default_factory=Reception)
+    appends: Appends = field(default_factory=Appends)
 
 
 class _Link(ABC):
@@ -176,7 +197,7 @@ class Outgoing(_Link):
         if message.kind is Kind.SNAPSHOT:
             self._begin_sending(message)
         else:
-            self._write_bytes(encode_packet(packet_of(message)))
+            self._write_bytes(self._own.appends.encode(message))
         return True
 
     def _begin_sending(self, message: Message) -> None:

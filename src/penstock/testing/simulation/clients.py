@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock.model import Policy, QueueName
 from penstock.protocol import version2 as v2
@@ -79,6 +79,12 @@ class Client:
     @property
     def is_connected(self) -> bool:
         return self._end is not None
+
+    @property
+    def upcoming(self) -> tuple[int, int]:
+        """The connection, and the number that the next request on it gets."""
+        assert self._end is not None
+        return self._end.number, self._next
 
     def connect(self) -> None:
         """Begin to connect, unless that is under way or done; ``connected`` is called then."""
@@ -251,7 +257,7 @@ class Producer(Client):
 
     def _send(self, task: _Task) -> None:
         payloads = tuple(name.encode().ljust(24, b".") for name in task.names)
-        numbering = (
+        numbering: dict[str, Any] = (
             {} if self._id is None else {"producer": self._id.hex(), "sequence": task.sequence}
         )
         call = self.town.recorder.call(
@@ -335,7 +341,9 @@ class Consumer(Client):
         count = 16 if is_draining else random.choice((1, 1, 1, 3))
         wait_ms = 200 if is_draining else random.choice((0, 300, 1500))
         self._is_asking = True
-        call = self.town.recorder.call(self.process, Op.DEQUEUE, queue, asked=count)
+        call = self.town.recorder.call(
+            self.process, Op.DEQUEUE, queue, request=self.upcoming, asked=count
+        )
         request = v2.Dequeue(QueueName(queue), count, wait_ms=wait_ms, lease_ms=LEASE_MS)
         timeout = TIMEOUT + wait_ms * MILLISECOND
         self.ask(request, partial(self._taken, queue, call), timeout=timeout)
@@ -393,7 +401,9 @@ class Consumer(Client):
     def _settle(self, op: Op, process: str, queue: str, name: str, token: int) -> None:
         if not self.is_connected or self.process != process:
             return  # the lease ended with its connection
-        call = self.town.recorder.call(process, op, queue, ids=(name,), tokens=(token,))
+        call = self.town.recorder.call(
+            process, op, queue, request=self.upcoming, ids=(name,), tokens=(token,)
+        )
         request = v2.Ack((token,)) if op is Op.ACK else v2.Nack((token,))
         self.ask(request, partial(self._settled, call, token))
 
@@ -480,7 +490,7 @@ class Closer(Client):
             self.hang_up()
             return
         queue = self._queues[0]
-        call = self.town.recorder.call(self.process, Op.DEQUEUE, queue)
+        call = self.town.recorder.call(self.process, Op.DEQUEUE, queue, request=self.upcoming)
         self.ask(v2.Dequeue(QueueName(queue), 1), partial(self._looked, call))
 
     def _looked(self, call: int, answer: v2.Answer | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import StorageFailed
 from penstock.raft.configuration import Configuration
 from penstock.raft.core import Raft
+from penstock.server.entry_store import stored_payload
 from penstock.server.node import Node
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.testing.checking import delivery
@@ -19,6 +20,7 @@ from penstock.testing.checking.history import Op, Operation
 from penstock.testing.simulation.clients import LEASE_MS
 from penstock.testing.simulation.clock import MILLISECOND
 from penstock.testing.simulation.swarm import Fault
+from penstock.testing.simulation.witnessing import NotInLog
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.process import Process
@@ -54,6 +56,10 @@ class Invariants:
         self._leaders: dict[int, int] = {}  # by term
         self._terms: dict[int, int] = {}  # of committed entries, by index
         self._digests: dict[int, tuple[str, Any]] = {}  # by applied index: whose, and which
+
+    @property
+    def has_seen_leader(self) -> bool:
+        return bool(self._leaders)
 
     def watch(self, process: Process) -> None:
         """Look at a process after something has happened to it. Raises ``Broken``."""
@@ -130,8 +136,10 @@ class Invariants:
             raise Broken(f"the commit of {process.host} fell from {before} to {log.committed}")
         for index in range(max(before + 1, log.first), log.committed + 1):
             term = log.term(index)
-            known = self._terms.setdefault(index, term)
-            if known != term:
+            known = self._terms.get(index)
+            if known is None:
+                self._note_committed(core, index, term)
+            elif known != term:
                 raise Broken(
                     f"entry {index} is committed with term {known}, on {process.host} with {term}"
                 )
@@ -142,6 +150,11 @@ class Invariants:
             for peer, progress in core.leadership.progress.items():  # type: ignore[union-attr]
                 if progress.match >= progress.next:
                     raise Broken(f"{process.host} knows {peer} to have what it will send next")
+
+    def _note_committed(self, core: Raft, index: int, term: int) -> None:
+        self._terms[index] = term
+        (entry,) = core.log.entries(index, index + 1, size_max=1)
+        self._world.witness.entries[index - 1] = term, stored_payload(entry)
 
     def _refuse_minority(self, core: Raft) -> None:
         if not self._is_on_majority(core, core.configuration):
@@ -214,6 +227,12 @@ class Invariants:
         if report.violations:
             words = "; ".join(map(str, report.violations[:3]))
             raise Broken(f"the clients' history is wrong: {words}")
+        try:
+            violations = self._world.witness.judge(history)
+        except NotInLog as error:
+            raise Broken(str(error)) from None
+        if violations:
+            raise Broken(f"answers are not those of a queue: {'; '.join(map(str, violations[:3]))}")
 
 
 def core_of(node: Node) -> Raft:

@@ -197,6 +197,8 @@ class Nemesis:
         return act
 
     def _victim(self, random: Random) -> Process | None:
+        if not self._world.has_begun:
+            return None  # a group that never was one needs all its first members
         victims = [self._world.processes[number] for number in self._world.plan.victims]
         return random.choice(victims) if victims else None
 

@@ -48,6 +48,7 @@ class End:
         "gate",
         "host",
         "is_open",
+        "number",
         "on_data",
         "on_lost",
         "other",
@@ -56,8 +57,9 @@ class End:
 
     other: End
 
-    def __init__(self, network: Network, host: str, peer: str) -> None:
+    def __init__(self, network: Network, host: str, peer: str, number: int) -> None:
         self._network = network
+        self.number = number  # of the connection: both ends have the same
         self.host = host
         self.peer = peer
         self.gate = network.gate(host)
@@ -150,6 +152,7 @@ class Network:
         self.timeline = timeline
         self.weather = Weather()
         self.resets = 0
+        self._connections = 0
         self.flips = 0
         self._random = random
         self._listeners: dict[str, Callable[[End], None]] = {}
@@ -196,7 +199,9 @@ class Network:
             delay = back if accept is None else CONNECT_TIMEOUT + lateness
             timeline.after(delay, partial(self.gate(host).run, failed))
             return
-        near, far = End(self, host, target), End(self, target, host)
+        self._connections += 1
+        number = self._connections
+        near, far = End(self, host, target, number), End(self, target, host, number)
         near.other, far.other = far, near
         for end in (near, far):
             self._ends.setdefault(end.host, {})[end] = None

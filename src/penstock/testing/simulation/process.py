@@ -23,6 +23,7 @@ from penstock.testing.simulation.disk import MachineDown, SimulatedDisk, Simulat
 from penstock.testing.simulation.network import End, Network
 from penstock.testing.simulation.peering import Peering
 from penstock.testing.simulation.swarm import Plan
+from penstock.testing.simulation.witnessing import WatchedSession, Witness
 
 ROOT: Final = Path("/node")
 LOOK_SECONDS: Final = SLICE_SECONDS / 8
@@ -40,6 +41,7 @@ class Surroundings:
     network: Network
     chance: Chance
     plan: Plan
+    witness: Witness
     note: Callable[[str], None]  # into the trace
     detail: Callable[[str], None] | None  # into the trace if all of it is kept
     accuse: Callable[[str], None]  # something happened that must not
@@ -90,6 +92,7 @@ class Process:
         self.life = 0  # how often it was started; what belongs to an earlier life is ignored
         self.is_damaged = False  # whether its disk was damaged or emptied: it may refuse to start
         self.is_wiped = False
+        self.is_admitted = False  # whether its group has let it vote, as of its last tick
         self.refusal: PenstockError | None = None  # why it did not start
         self._failure: PenstockError | None = None
         self._sessions: dict[End, Session2] = {}
@@ -324,6 +327,7 @@ class Process:
         self._tick_later(life)
         assert self.node.group is not None
         self.node.group.tick()
+        self.is_admitted = not self.node.group.membership.is_barred
         self.peering.tick()
 
     # Clients.
@@ -333,7 +337,7 @@ class Process:
         if node is None:
             end.close()
             return
-        session = Session2(node.broker, end.write, node.group)
+        session = WatchedSession(node.broker, end, node.group, self.around.witness)
         self._sessions[end] = session
         end.on_data = lambda data: self._guarded(life, partial(self._receive, end, session, data))
         end.on_lost = lambda: self._guarded(life, partial(self._farewell, end, session))

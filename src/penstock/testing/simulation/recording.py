@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.testing.checking.history import Op, Operation, Outcome
 from penstock.testing.simulation.clock import Timeline
+from penstock.testing.simulation.witnessing import Request, Witness
 
 
 @dataclass(slots=True)
@@ -18,22 +19,32 @@ class Call:
     op: Op
     queue: str
     t0: int
+    request: Request | None
     fields: dict[str, Any] = field(default_factory=dict)
 
 
 class Recorder:
     """Gathers the history of a world."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, witness: Witness) -> None:
         self._timeline = timeline
+        self._witness = witness
         self._open: dict[int, Call] = {}
         self._next = 1
         self.operations: list[Operation] = []
         self.outcomes = dict.fromkeys(Outcome, 0)
 
-    def call(self, process: str, op: Op, queue: str = "", **fields: Any) -> int:
-        """Note that something is asked; return the number by which ``settle`` knows it."""
-        self._open[self._next] = Call(process, op, queue, self._timeline.now, fields)
+    def call(
+        self,
+        process: str,
+        op: Op,
+        queue: str = "",
+        *,
+        request: Request | None = None,
+        **fields: Any,
+    ) -> int:
+        """Note that something is asked, and on which request; return the number by which ``settle`` knows it."""
+        self._open[self._next] = Call(process, op, queue, self._timeline.now, request, fields)
         self._next += 1
         return self._next - 1
 
@@ -59,14 +70,15 @@ class Recorder:
 
     def _add(self, call: Call, outcome: Outcome, t1: float, fields: dict[str, Any]) -> None:
         self.outcomes[outcome] += 1
-        self.operations.append(
-            Operation(
-                process=call.process,
-                op=call.op,
-                queue=call.queue,
-                t0=call.t0,
-                t1=t1,
-                outcome=outcome,
-                **(call.fields | fields),
-            )
+        operation = Operation(
+            process=call.process,
+            op=call.op,
+            queue=call.queue,
+            t0=call.t0,
+            t1=t1,
+            outcome=outcome,
+            **(call.fields | fields),
         )
+        self.operations.append(operation)
+        if call.request is not None:
+            self._witness.note_operation(operation, call.request)

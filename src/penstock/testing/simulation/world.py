@@ -25,6 +25,7 @@ from penstock.testing.simulation.process import (
 )
 from penstock.testing.simulation.recording import Recorder
 from penstock.testing.simulation.swarm import Plan
+from penstock.testing.simulation.witnessing import Witness
 
 LINES_KEPT: Final = 400
 """Lines of the trace that are kept when nobody asked for all of it."""
@@ -43,7 +44,8 @@ class World:
         self.chance = Chance(plan.seed)
         self.timeline = Timeline()
         self.network = Network(self.timeline, self.chance.stream("network"))
-        self.recorder = Recorder(self.timeline)
+        self.witness = Witness()
+        self.recorder = Recorder(self.timeline, self.witness)
         self.lines: deque[str] = deque(maxlen=None if keeps_trace else LINES_KEPT)
         self.crashes = 0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -58,6 +60,7 @@ class World:
             network=self.network,
             chance=self.chance,
             plan=plan,
+            witness=self.witness,
             note=self.note,
             detail=self._detail if keeps_trace else None,
             accuse=self.accuse,
@@ -153,6 +156,11 @@ class World:
         return max(leading, key=lambda one: one.term, default=None)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether somebody has led once."""
+        return self.invariants.has_seen_leader
+
+    @property
     def trace_hash(self) -> str:
         return self._digest.hexdigest()
 
@@ -177,8 +185,10 @@ class World:
         able = [n for n, one in self.processes.items() if one.life and not one.is_crippled]
         majority = self.plan.nodes // 2 + 1
         count = len(able)
-        # Where members come and go, any of them may be needed.
-        if count > majority and not self.plan.spares:
+        # Where members come and go, any of them may be needed, and so may those who never voted yet: a new group
+        # begins when most of its first members have met.
+        has_met = all(one.is_admitted for one in self.processes.values())
+        if count > majority and has_met and not self.plan.spares:
             count = random.randint(majority, count)
         self._healthy = sorted(random.sample(able, count))
         self._is_healed = True
