@@ -70,6 +70,9 @@ def _failover(peer: Group, queue: str, wire: Wire, killed: int, random: Random) 
             for node in range(NODES)
             if node != killed
         ]
+        # A connection of RabbitMQ's that was never used before the kill would wait for the dead node for good.
+        for one in survivors:
+            _enqueues(one.wire)
         time.sleep(PAUSE_SECONDS_MAX * random.random())
         if not _enqueues(wire):
             return None

@@ -165,7 +165,7 @@ def test_a_deleted_queue_takes_leases_waiting_and_requests_with_it(slow: Rig) ->
     assert len(other.answers[waiting]) == 1
     assert slow.dump() == slow.rebuilt()
     assert not len(slow.queue("dead"))
-    assert slow.broker.next_wakeup_ms() is None
+    assert slow.broker.wakeup_in_ms() is None
     assert not len(slow.broker.leases)
 
 

@@ -75,6 +75,7 @@ class GroupRig:
             InlineDisk(),
             on_failure=lambda error: self.failures.__setitem__(number, error),
             clock=lambda: self.now,
+            steady=lambda: self.now,
             files=self.files.setdefault(number, MemoryFiles()),
             draw=self._random.randrange,
             log_limits=SMALL,

@@ -41,7 +41,15 @@ PURGE_COUNT_MAX: Final = 10_000
 class Broker(Deliveries):
     """The leader's view of all queues."""
 
-    def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        clock: Callable[[], int],
+        limits: Limits,
+        steady: Callable[[], int] | None = None,
+    ) -> None:
+        """``clock`` says when it is, in milliseconds since 1970; ``steady`` how long something takes, and never jumps."""
+        self._steady = steady or clock
         self._reading: dict[int, Callable[[], None]] = {}  # reads that wait for the next entry
         super().__init__(replica, clock, limits)
         replica.after_apply.append(self._after_apply)
@@ -366,7 +374,7 @@ class Broker(Deliveries):
         waiting = self._next_waiting
         self._next_waiting += 1
         self._reading[waiting] = call
-        self._patience.set(waiting, self._clock() + wait_ms)
+        self._patience.set(waiting, self._steady() + wait_ms)
         return waiting
 
     def stop_waiting_for_entry(self, waiting: int) -> None:
@@ -376,11 +384,10 @@ class Broker(Deliveries):
 
     def tick(self) -> None:
         """Do what the clock asks for: end leases, release delayed tasks, expire, stop waiting."""
-        now = self._clock()
         if self.replica.is_leading:
-            self._keep_times(now)
+            self._keep_times(self._clock())
         self.serve()
-        for waiting in self._patience.take_due(now):
+        for waiting in self._patience.take_due(self._steady()):
             if waiting in self._reading:
                 self._reading.pop(waiting)()
                 continue
@@ -390,7 +397,7 @@ class Broker(Deliveries):
             consumer.caller.answer(consumer.number, v2.NOTHING_DELIVERED)
 
     def _keep_times(self, now: int) -> None:
-        self._return_ended(self.leases.expire(now))
+        self._return_ended(self.leases.expire(self._steady()))
         for number in self._timed.take_due(now):
             queue = self._state.by_number[number]
             if queue.release(now):
@@ -402,9 +409,13 @@ class Broker(Deliveries):
                 self._expire(queue, due)
             self._watch(queue)
 
-    def next_wakeup_ms(self) -> int | None:
-        """Return when ``tick`` has something to do, or ``None`` if never."""
+    def wakeup_in_ms(self) -> int | None:
+        """Return in how many milliseconds ``tick`` has something to do, or ``None`` if never."""
         if not (len(self.leases) or len(self._patience) or len(self._timed)):
             return None
-        times = (self.leases.next_deadline(), self._patience.next(), self._timed.next())
-        return min((time for time in times if time is not None), default=None)
+        steady = [self.leases.next_deadline(), self._patience.next()]
+        waits = [time - self._steady() for time in steady if time is not None]
+        due = self._timed.next()
+        if due is not None:
+            waits.append(due - self._clock())
+        return max(0, min(waits)) if waits else None

@@ -32,6 +32,9 @@ DELIVERY_SIZE_MAX: Final = 2**20
 class Deliveries(Books):
     """Tasks on their way out, and back."""
 
+    # How long leases and waits take; a clock that is set back must not make them longer.
+    _steady: Callable[[], int]
+
     def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
         self._patience = Deadlines()  # until when somebody waits, by a number of ours
         self._next_waiting = 1
@@ -67,7 +70,7 @@ class Deliveries(Books):
         consumer.waiting = self._next_waiting
         self._next_waiting += 1
         self._waiting[consumer.waiting] = consumer
-        self._patience.set(consumer.waiting, self._clock() + request.wait_ms)
+        self._patience.set(consumer.waiting, self._steady() + request.wait_ms)
         self._list(consumer)
 
     def _list(self, consumer: Consumer) -> None:
@@ -184,7 +187,11 @@ class Deliveries(Books):
             return False
         subscription = consumer if consumer.is_subscription else None
         token = self.leases.grant(
-            queue, ids, consumer.caller, subscription, deadline_ms=now + consumer.lease_ms
+            queue,
+            ids,
+            consumer.caller,
+            subscription,
+            deadline_ms=self._steady() + consumer.lease_ms,
         )
         failed = queue.attempts
         attempts = [failed.get(i, 0) + 1 for i in ids] if failed else [1] * len(ids)
@@ -273,7 +280,7 @@ class Deliveries(Books):
         return key is None or all(keys.hold((key,)) for keys in ranges if keys is not None)
 
     def extend(self, caller: Caller, number: int, request: v2.Extend) -> None:
-        now = self._clock()
+        now = self._steady()
         lost: list[int] = []
         for token in request.tokens:
             batch = self.leases.find(token, caller)

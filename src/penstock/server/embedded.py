@@ -16,7 +16,7 @@ from penstock.client.blocking import Client
 from penstock.errors import ConnectionLost, PenstockError, StorageFailed, Unreachable
 from penstock.protocol import version1 as v1
 from penstock.server.disk import InlineDisk
-from penstock.server.node import Node, wall_clock_ms
+from penstock.server.node import Node, steady_clock_ms
 from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots
@@ -65,16 +65,16 @@ class EmbeddedNode:
 
     def wait(self, is_done: Callable[[], bool], seconds: float | None) -> None:
         """Wait until ``is_done``, letting leases and delays end meanwhile, or until the time is over."""
-        end_ms = None if seconds is None else wall_clock_ms() + seconds * 1000
+        end_ms = None if seconds is None else steady_clock_ms() + seconds * 1000
         with self._changed, self._failing():
             while not is_done():
-                now = wall_clock_ms()
+                now = steady_clock_ms()
                 if end_ms is not None and now >= end_ms:
                     return
-                due = self._node.broker.next_wakeup_ms()
-                limits = [now + _WAIT_SECONDS_MAX * 1000]
-                limits += [time for time in (due, end_ms) if time is not None]
-                self._changed.wait(max(0.001, (min(limits) - now) / 1000))
+                waits = [_WAIT_SECONDS_MAX * 1000, self._node.broker.wakeup_in_ms()]
+                waits.append(None if end_ms is None else end_ms - now)
+                shortest = min(wait for wait in waits if wait is not None)
+                self._changed.wait(max(0.001, shortest / 1000))
                 self._refuse_failed()
                 self._go_on()
 

@@ -13,7 +13,7 @@ from penstock.protocol import version1 as v1
 from penstock.server.connection import Connection
 from penstock.server.disk import ThreadDisk
 from penstock.server.gathering import Gathering
-from penstock.server.node import Node, wall_clock_ms
+from penstock.server.node import Node, steady_clock_ms
 from penstock.server.session1 import Session1
 
 SWEEP_SECONDS: Final = 1.0
@@ -189,12 +189,15 @@ class Listener:
             # Deliveries have left and made room for more: in another turn of the loop, others wait too.
             self._is_feeding = True
             self._loop.call_soon(self._feed)
-        due = self.broker.next_wakeup_ms()
-        if due is None or (self._wake_ms is not None and self._wake_ms <= due):
+        wait = self.broker.wakeup_in_ms()
+        if wait is None:
+            return
+        due = steady_clock_ms() + wait
+        if self._wake_ms is not None and self._wake_ms <= due:
             return
         if self._wake is not None:
             self._wake.cancel()
-        delay = max(WAKE_SECONDS_MIN, (due - wall_clock_ms()) / 1000)
+        delay = max(WAKE_SECONDS_MIN, wait / 1000)
         self._wake_ms = due
         self._wake = self._loop.call_later(delay, self._tick)
 

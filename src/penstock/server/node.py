@@ -45,6 +45,10 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 _SYSTEM: Final = random.SystemRandom()  # incarnations must not repeat where processes are copied
 
 
@@ -58,6 +62,7 @@ class Node:
         *,
         on_failure: Callable[[PenstockError], None],
         clock: Callable[[], int] = wall_clock_ms,
+        steady: Callable[[], int] = steady_clock_ms,
         files: Files | None = None,
         draw: Callable[[int], int] = _SYSTEM.randrange,
         log_limits: LogLimits = DEFAULT_LIMITS,
@@ -94,7 +99,7 @@ class Node:
             raise
         if self.group is None:
             self.replica.lead()
-        self.broker = Broker(self.replica, clock, settings.limits)
+        self.broker = Broker(self.replica, clock, settings.limits, steady)
         if self.group is not None:
             self.group.serve(self.broker)
         state, log = self.replica.state, directory.log

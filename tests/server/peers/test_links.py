@@ -107,6 +107,24 @@ def test_a_link_that_is_ready_is_never_too_late() -> None:
     assert not wire.incoming.is_broken
 
 
+def test_a_packet_that_never_becomes_whole_breaks_the_link() -> None:
+    node = Node(2)
+    link = node.incoming(lambda _: None)
+    whole = encode_packet(p.TimeoutNow(term=3))
+    link.receive(GREETED + whole[:5])
+    node.clock.seconds = links.PACKET_SECONDS - 0.1
+    link.tick()
+    assert not link.is_broken
+    link.receive(whole[5:] + whole[:5])  # it is whole, and another begins
+    node.clock.seconds += links.PACKET_SECONDS - 0.1
+    link.tick()
+    assert not link.is_broken
+    node.clock.seconds += 0.2
+    link.tick()
+    assert link.is_broken
+    assert "not whole" in str(link.reason)
+
+
 # --- messages ---
 
 

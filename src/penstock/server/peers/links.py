@@ -29,6 +29,12 @@ from penstock.server.peers.transfers import (
 )
 from penstock.server.peers.translation import message_of, packet_of
 
+PACKET_SECONDS: Final = 5.0
+"""How long a packet may take that has begun, beyond what its bytes need at the slowest rate."""
+
+SLOWEST_RATE: Final = 2**20
+"""Bytes a second that a connection between nodes carries at the least."""
+
 HANDSHAKE_SECONDS: Final = 5.0
 """How long the other side may take to say who it is."""
 
@@ -78,6 +84,7 @@ class _Link(ABC):
         self._now = now
         self._reader = PacketReader()
         self._since = now()  # when the link began
+        self._begun: float | None = None  # when the packet began that is not whole yet
         self._is_closed = False
         self.is_ready = False  # whether the handshake is done
         self.reason: str | None = None  # why it is broken
@@ -100,8 +107,13 @@ class _Link(ABC):
                 not self._has_ended() and (packet := self._reader.next(self._allowed())) is not None
             ):
                 self._take(packet)
+                self._begun = None
         except (BadData, BadMessage) as error:
             self._break(str(error))
+        if not self._reader.held:
+            self._begun = None
+        elif self._begun is None:
+            self._begun = self._now()
 
     @abstractmethod
     def _allowed(self) -> frozenset[int]:
@@ -116,6 +128,10 @@ class _Link(ABC):
         is_late = self._now() - self._since >= HANDSHAKE_SECONDS
         if is_late and not self.is_ready and not self._has_ended():
             self._break(f"no handshake within {HANDSHAKE_SECONDS:g} s")
+        patience = PACKET_SECONDS + self._reader.held / SLOWEST_RATE
+        if self._begun is not None and self._now() - self._begun >= patience:
+            # A length that is wrong would else keep everything behind it waiting for ever.
+            self._break(f"a packet was not whole within {patience:.0f} s")
 
     def _write(self, packet: Packet) -> None:
         if not self._has_ended():

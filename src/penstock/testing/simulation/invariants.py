@@ -176,8 +176,9 @@ class Invariants:
 
     def _has_durably(self, number: int, index: int, term: int) -> bool:
         process = self._world.processes[number]
-        if process.node is None:
-            # Who acknowledged it and lost its machine since is judged when it is back, by the log it then has.
+        if process.node is None or process.is_damaged:
+            # Who acknowledged it and lost its machine since is judged when it is back, by the log it then has; who
+            # lost its disk since, not at all.
             return True
         try:
             return is_durable(process, process.node, index, term)

@@ -184,6 +184,7 @@ class Process:
             self._disks[0],
             on_failure=self._fail,
             clock=self.clock.wall_ms,
+            steady=lambda: int(self.clock.seconds() * 1000),
             files=self.files,
             draw=self._random.randrange,
             log_limits=self.around.plan.log_limits,
@@ -288,11 +289,11 @@ class Process:
         self._schedule(node)
 
     def _schedule(self, node: Node) -> None:
-        due = node.broker.next_wakeup_ms()
-        if due is None:
+        wait = node.broker.wakeup_in_ms()
+        if wait is None:
             return
         timeline = self.around.timeline
-        delay = max(WAKE_MIN, (due - self.clock.wall_ms()) * MILLISECOND)
+        delay = max(WAKE_MIN, wait * MILLISECOND)
         moment = timeline.now + self.clock.span(delay)
         if self._wake_at is None or moment < self._wake_at:
             self._wake_at = moment

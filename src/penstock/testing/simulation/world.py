@@ -141,7 +141,8 @@ class World:
             self.timeline.after(SECOND, partial(self._restart, process, process.life))
 
     def _restart(self, process: Process, life: int) -> None:
-        if not process.is_up and process.life == life:
+        is_wanted = not self._is_healed or process.number in self._healthy
+        if is_wanted and not process.is_up and process.life == life:
             process.start()
 
     # What others ask.

@@ -1,0 +1,48 @@
+"""Live through simulated clusters with a seeded bug, seed by seed, until one betrays it.
+
+    PYTHONPATH=tests python -m seeded_bugs.simulate NAME --seeds N [--first N]
+
+A seed counts only if it is clean without the bug. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.testing.simulation.run import run_seed
+from penstock.testing.simulation.swarm import SCALES
+from seeded_bugs.bugs import BY_NAME, Bug
+
+WORDS_MAX: Final = 200
+
+
+def find(bug: Bug, seeds: range, scale: str) -> dict[str, object]:
+    """Return the first seed that is broken with the bug and clean without it, and what was broken."""
+    for seed in seeds:
+        with bug.applied():
+            violation = run_seed(seed, SCALES[scale]).violation
+        if violation is not None and run_seed(seed, SCALES[scale]).violation is None:
+            return {"seed": seed, "seeds": seeds.stop, "violation": violation[:WORDS_MAX]}
+    return {"seed": None, "seeds": seeds.stop, "violation": None}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look for one bug; return 0 if a seed finds it, 1 if none does."""
+    parser = argparse.ArgumentParser(prog="seeded_bugs.simulate")
+    parser.add_argument("bug", choices=sorted(BY_NAME))
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--scale", choices=sorted(SCALES), default="short")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
+    result = find(BY_NAME[options.bug], seeds, options.scale)
+    print(json.dumps(result))
+    return 0 if result["seed"] is not None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
