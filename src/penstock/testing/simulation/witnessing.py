@@ -99,6 +99,9 @@ class _Judgement:
         self._returned: dict[str, list[int]] = {}
         self._created: dict[str, int] = {}
         self._queue_of: dict[str, str] = {}
+        self._creators: dict[
+            str, Operation
+        ] = {}  # who created each queue, as far as that is not known
         self._leases: dict[str, list[tuple[int, int, int]]] = {}  # index, step and token of each
         self._read(witness)
         for place in places.values():
@@ -128,6 +131,7 @@ class _Judgement:
                     self._returned.setdefault(name, []).append(index)
 
     def judge(self, history: Sequence[Operation]) -> tuple[Violation, ...]:
+        self._creators = self._find_creators(history)
         placed: list[Operation] = []
         claimed: set[tuple[str, int]] = set()  # returns that somebody asked for
         for operation in merged_retries(history):
@@ -144,6 +148,17 @@ class _Judgement:
             placed.append(self._put(operation, index))
         placed += self._lease_ends(claimed)
         return witness.check(placed, committed=self._find)
+
+    def _find_creators(self, history: Sequence[Operation]) -> dict[str, Operation]:
+        """Return the first attempt to create each queue that was made and that nobody was told of."""
+        creates = [one for one in history if one.op is Op.CREATE]
+        told = {one.queue for one in creates if one.outcome is Outcome.OK}
+        found: dict[str, Operation] = {}
+        for one in sorted(creates, key=lambda one: one.t0):
+            is_open = one.outcome is Outcome.UNKNOWN and one.queue not in told
+            if is_open and one.queue in self._created:
+                found.setdefault(one.queue, one)
+        return found
 
     def _put(self, operation: Operation, index: int) -> Operation:
         if operation.op is Op.DEQUEUE:
@@ -190,7 +205,7 @@ class _Judgement:
         names = tuple(map(str, operation.ids))
         if operation.op is Op.ENQUEUE and all(name in self._added for name in names):
             return [self._effect(max(self._added[name] for name in names), names)]
-        if operation.op is Op.CREATE and operation.queue in self._created:
+        if operation.op is Op.CREATE and self._creators.get(operation.queue) is operation:
             return [self._effect(self._created[operation.queue], ())]
         if operation.op is Op.ACK and self._is_remover(operation):
             return [self._effect(self._removed[names[0]], names)]
