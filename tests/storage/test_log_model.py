@@ -197,11 +197,11 @@ def machine(generation: Generation, *, is_real: bool) -> type[RuleBasedStateMach
     return type(name, (LogMachine,), {"generation": generation, "is_real": is_real})
 
 
+_STEPS = settings(stateful_step_count=40)
+
 TestSingleLogOnDisk = machine(Generation.TWO, is_real=True).TestCase
 TestSegmentedLogOnDisk = machine(Generation.THREE, is_real=True).TestCase
 TestSingleLogInMemory = machine(Generation.TWO, is_real=False).TestCase
 TestSegmentedLogInMemory = machine(Generation.THREE, is_real=False).TestCase
-for _tests in (
-    TestSingleLogOnDisk, TestSegmentedLogOnDisk, TestSingleLogInMemory, TestSegmentedLogInMemory
-):  # fmt: skip
-    _tests.settings = settings(stateful_step_count=40)
+TestSingleLogOnDisk.settings = TestSegmentedLogOnDisk.settings = _STEPS
+TestSingleLogInMemory.settings = TestSegmentedLogInMemory.settings = _STEPS

@@ -10,15 +10,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from penstock.cli.main import main
 from support import forking
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+
+# Typer makes all commands anew at every call, which takes longer than most of them.
+typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Run as a script by ``support.forking``, with the number of the socket that the requests come on. Each is one message: JSON,
 and the descriptors of stdin, stdout, stderr and of a pipe that is told the process's id, and its exit code when it has ended.
 The child runs at the top level of this script, so that it ends as every Python ends. This process must never start a
-thread, nor import more than every command does.
+thread, nor import more than a node does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 NUMBER: Final = struct.Struct("<q")
@@ -77,8 +78,14 @@ def _take(descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    import penstock.cli.main  # noqa: F401 - what all commands need
+    import typer.main
 
+    import penstock.server.serve
+    from penstock.cli.main import app
+
+    # Typer makes all commands anew in every process, which takes longer than most of them.
+    typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
+    typer.main.get_command(app)
     gc.freeze()
     request = wait_forked(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:

@@ -15,7 +15,7 @@ from penstock.model import Index, SnapshotPoint, Term
 from penstock.protocol.version2 import Failed, Failure
 from penstock.queues.state import State
 from penstock.raft.configuration import Change, encode_configuration
-from penstock.raft.messages import REPLIES, Kind, Message
+from penstock.raft.messages import REPLIES, Kind, Message, Snapshot
 from penstock.raft.progress import Pace
 from penstock.raft.ready import Ready
 from penstock.raft.refusals import InvariantBroken, Refused
@@ -63,6 +63,7 @@ class GroupReplica(Replica):
         self.offers = SnapshotOffers(directory)
         self._snapshot_configuration = group.configuration  # of the snapshot that is being taken
         self._replay = replay
+        self._restored = state  # made from a leader's snapshot, before it is taken over
         self._configuration = group.configuration
         self.is_alone = False
         self.is_leading = False
@@ -342,25 +343,17 @@ class GroupReplica(Replica):
             return True
         return message.index != one.match
 
-    def _persist(self, ready: Ready) -> None:
-        if ready.hard_state is not None:
-            self.directory.metadata.replace(ready.hard_state)
-        if ready.snapshot is not None:
-            point = SnapshotPoint(
-                index=Index(ready.snapshot.index - 1), term=Term(ready.snapshot.term)
-            )
-            self.receipt.install(point)
-            self._restored = State(unpaged=UNPAGED)
-            restore(self._restored, self.directory)
-        if ready.appends:
-            self._write(ready)
+    def _install(self, snapshot: Snapshot) -> None:
+        point = SnapshotPoint(index=Index(snapshot.index - 1), term=Term(snapshot.term))
+        self.receipt.install(point)
+        self._restored = State(unpaged=UNPAGED)
+        restore(self._restored, self.directory)
 
     def _write(self, ready: Ready) -> None:
         log, first = self.directory.log, ready.appends[0].first
-        if ready.committed > log.committed and ready.committed < log.end:
-            log.set_committed(
-                ready.committed
-            )  # what others go on from after a crash; durable with the sync
+        if log.committed < ready.committed < log.end:
+            # Durable with the sync: from there on this node goes on by itself after a crash.
+            log.set_committed(ready.committed)
         if first < log.end:
             log.truncate(first)
         for append in ready.appends:
@@ -449,8 +442,9 @@ class GroupReplica(Replica):
             return point
         return SnapshotPoint(index=self.applied, term=Term(self.group.store.term(self.applied + 1)))
 
-    def note_snapshot(self) -> None:
-        self.group.store.compacted(self._snapshot_configuration)
+    def note_snapshot(self, point: SnapshotPoint) -> None:
+        if self.directory.snapshot.point == point:
+            self.group.store.compacted(self._snapshot_configuration)
 
     def begin(self) -> None:
         """Admit what the membership says, now and when it changes."""

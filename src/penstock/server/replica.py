@@ -20,6 +20,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.model import NOTHING, Index, SnapshotPoint
 from penstock.protocol.version2 import Failed
 from penstock.queues.state import State
+from penstock.raft.messages import Snapshot
 from penstock.raft.ready import Ready
 from penstock.raft.sole import SoleMember
 from penstock.server.disk import Disk
@@ -140,8 +141,8 @@ class Replica:
         """Return why nothing can be asked of this node now, ``None`` if it can."""
         return None
 
-    def note_snapshot(self) -> None:
-        """Note that a snapshot of the state at ``snapshot_point`` is in place."""
+    def note_snapshot(self, point: SnapshotPoint) -> None:
+        """Note that a snapshot of the state at ``snapshot_point`` is in place, or a newer one."""
 
     @property
     def wants_snapshot(self) -> bool:
@@ -200,10 +201,15 @@ class Replica:
         """Write and sync what a Ready holds. Runs where the disk wants, one at a time."""
         if ready.hard_state is not None:
             self.directory.metadata.replace(ready.hard_state)
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
         if ready.appends:
             started = time.perf_counter()
             self._write(ready)
             self.meter.note_synced(ready.entry_count, time.perf_counter() - started)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        raise AssertionError(f"nobody sends snapshot {snapshot.index} to a node that is alone")
 
     def _write(self, ready: Ready) -> None:
         log = self.directory.log

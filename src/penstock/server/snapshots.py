@@ -172,12 +172,16 @@ class Snapshots:
 
     def _put(self, point: SnapshotPoint) -> None:
         directory, size = self._node.directory, self._node.directory.log.size
+        placed = directory.snapshot.point
+        if placed is not None and placed.index >= point.index:
+            self._writer.abandon()  # a leader has sent a newer one meanwhile
+            return
         directory.install_snapshot(point, self._writer)
         self._covered = self._begun_size - (size - directory.log.size)
 
     def _note(self, point: SnapshotPoint) -> None:
         self._is_installing = False
-        self._node.replica.note_snapshot()
+        self._node.replica.note_snapshot(point)
         if self._node.shelf is not None:
             self._node.shelf.finish_checkpoint()
         seconds = self._now() - self._started
