@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from raft import counting
-from support import report
+from support import kernels, report
 
 QUICK = settings(
     deadline=None,
@@ -31,6 +33,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scenarios", metavar="FILE", default=None, help="tests/raft: also run the scripts of FILE"
     )
+
+
+COMPILING = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where several workers are about to start, have the kernels compiled beside them, once for all."""
+    is_in_charge = bool(config.getoption("numprocesses", None)) and not hasattr(
+        config, "workerinput"
+    )
+    if is_in_charge and not config.getoption("collectonly"):
+        config.stash[COMPILING] = subprocess.Popen([sys.executable, kernels.__file__])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if COMPILING in config.stash:
+        config.stash[COMPILING].wait()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

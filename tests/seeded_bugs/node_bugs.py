@@ -25,6 +25,7 @@ from penstock.queues.state import State
 from penstock.queues.tasks import Tasks
 from penstock.raft.messages import Entry
 from penstock.server import books, membership, rebuild
+from penstock.server.broker import Broker
 from penstock.server.entry_store import EntryStore
 from penstock.server.group_replica import GroupReplica
 from penstock.server.membership import Membership
@@ -231,7 +232,14 @@ def seed_producers_missing(patch: Patch) -> None:
 
 
 def seed_retry_counts_twice(patch: Patch) -> None:
-    patch.setattr(Producers, "find", returning(None))
+    original = Broker._find_produced
+
+    def find(self: Broker, *request: Any) -> int | None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Producers, "find", returning(None))
+            return original(self, *request)
+
+    patch.setattr(Broker, "_find_produced", find)
 
 
 def seed_size_ignores_leases(patch: Patch) -> None:

@@ -23,7 +23,7 @@ from support import forking
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
 # Typer makes all commands anew at every call, which takes longer than most of them.
-typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
+typer.main.get_command = cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 import sys
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -80,12 +80,13 @@ def _take(descriptors: list[int]) -> None:
 if __name__ == "__main__":
     import typer.main
 
-    import penstock.server.serve
+    import penstock.server.serve  # noqa: F401 - what a node needs beyond the other commands
     from penstock.cli.main import app
 
     # Typer makes all commands anew in every process, which takes longer than most of them.
-    typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
-    typer.main.get_command(app)
+    typer.main.get_command = cache(typer.main.get_command)
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        app(["node", "--help"])  # and imports more when the first of them is called
     gc.freeze()
     request = wait_forked(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:

@@ -71,7 +71,7 @@ class Group:
         initial = self.membership.initial
         store = EntryStore(directory, _configuration(state, initial))
         replay = Replay(state, is_by_id=True, initial=initial)
-        floor = log.committed
+        floor = log.known_committed
         _replay_up_to(directory, replay, floor)
         core = Raft(
             settings.node,

@@ -83,6 +83,7 @@ class SegmentedLog:
         self._poison = Poison(str(directory))
         self._segments: list[_Segment] = []
         self._committed = -1
+        self._known_committed = -1
         self._spare: Path | None = None  # a file that waits to become the next segment
         # A segment must not be closed by one thread while another reads in it.
         self._chain = Lock()
@@ -111,6 +112,11 @@ class SegmentedLog:
         return Index(self._committed)
 
     @property
+    def known_committed(self) -> Index:
+        """What was known to be committed before this start: a floor, of what the log still holds."""
+        return Index(self._known_committed)
+
+    @property
     def size(self) -> int:
         return sum(segment.records.end for segment in self._segments)
 
@@ -129,7 +135,8 @@ class SegmentedLog:
     def sync(self) -> None:
         with self._poison.writing():
             self._segments[-1].file.sync()
-            self._sync_point.advance(synced=self.end - 1, committed=self._committed)
+            committed = max(self._committed, self._known_committed)
+            self._sync_point.advance(synced=self.end - 1, committed=committed)
 
     @property
     def wants_spare(self) -> bool:
@@ -335,7 +342,8 @@ class SegmentedLog:
             with self._poison.writing():
                 self._note(snapshot)
                 self._mend(covered, cut, after)
-        self._committed = max(max(after, self.first) - 1, min(known, self.end - 1))
+        self._committed = max(after, self.first) - 1
+        self._known_committed = max(self._committed, min(known, self.end - 1))
 
     def _write_again(self) -> None:
         """Write the records once more that no sync is known to have proved."""

@@ -46,7 +46,7 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
         for number in range(rounds):
             load.wait_for_more(stage.random.randint(50, 150))
             leader = group.wait_leader()
-            node = leader if number % 2 == 0 else _another(stage, leader)
+            node = leader if number % 2 == 0 else stage.another_than(leader)
             jump = JUMPS[(number // 2) % len(JUMPS)]
             stage.say(f"round {number + 1} of {rounds}: node {node} jumps {jump} s, {leader} leads")
             with stage.fault(f"jump {jump} s"), _watched(stage, group):
@@ -101,7 +101,3 @@ def _file(home: Path, node: int) -> Path:
 def _jump(home: Path, node: int, seconds: int) -> None:
     with open(_file(home, node), "r+b") as file:
         file.write(pack("<q", seconds * 10**9))
-
-
-def _another(stage: Stage, leader: int) -> int:
-    return stage.random.choice([node for node in NODES if node != leader])

@@ -68,7 +68,7 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
 def _fail_sync(stage: Stage, group: Cluster, load: Load, *, is_leader: bool) -> None:
     """Let a sync of the log fail: the node must stop at once, say why, and hold what it had answered afterwards."""
     leader = group.wait_leader()
-    node = leader if is_leader else _another(stage, leader)
+    node = leader if is_leader else stage.another_than(leader)
     segment = max((group.data(node) / "data" / "log").glob("*.log"))
     with _failing_sync(group, node, segment, when=stage.random.randint(1, 5)):
         _expect_failure(stage, group, node)
@@ -223,7 +223,3 @@ def _damage(stage: Stage, logs: Path) -> tuple[Path, int]:
         file.seek(place)
         file.write(data[place : place + 1])
     return path, place
-
-
-def _another(stage: Stage, leader: int) -> int:
-    return stage.random.choice([node for node in NODES if node != leader])

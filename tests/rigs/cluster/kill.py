@@ -32,6 +32,7 @@ def run(
     ``before`` runs in each node's process ahead of it: for a test that makes the nodes wrong.
     """
     waits: list[float] = []
+    delays: list[float] = []
     flags = ("--snapshot-bytes", 2**20, *flags)
     with stage.group(*flags, before=before) as group, stage.work(group) as load:
         for number in range(rounds):
@@ -55,6 +56,7 @@ def run(
                 listening = time.monotonic() - killed
                 load.wait_for_more(10)
                 answered = time.monotonic() - killed
+            delays.append(answered - listening)
             stage.say(f"all listen after {listening:.1f} s, answers after {answered:.1f} s")
             if stage.random.random() < 0.7:
                 group.wait_whole()
@@ -62,6 +64,8 @@ def run(
                 group.wait_leader()  # the next blow comes while one may still lack entries
         stage.figures["cycles"] = rounds
         stage.figures["snapshots"] = group.count("snapshot")
+    # How long the processes take to start is the machine's affair.
+    stage.figures["ten_answers_after_all_listen_max_s"] = round(max(delays), 2)
     waits.sort()
     stage.figures["new_leader_p50_s"] = round(waits[len(waits) // 2], 2)
     stage.figures["new_leader_max_s"] = round(waits[-1], 2)
@@ -69,14 +73,13 @@ def run(
 
 def _victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
     leader = group.wait_leader()
-    others = [node for node in NODES if node != leader]
     match kind:
         case "leader" | "lonely leader":
             return [leader]
         case "follower":
-            return [stage.random.choice(others)]
+            return [stage.another_than(leader)]
         case "two":
-            return [leader, stage.random.choice(others)]
+            return [leader, stage.another_than(leader)]
         case _:
             return list(NODES)
 

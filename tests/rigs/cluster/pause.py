@@ -6,7 +6,7 @@ import time
 from threading import Event
 from typing import Final
 
-from rigs.cluster.processes import NODES, Cluster
+from rigs.cluster.processes import Cluster
 from rigs.cluster.stage import Stage
 
 ROUNDS: Final = 12
@@ -29,7 +29,7 @@ def run(
             load.wait_for_more(stage.random.randint(20, 100))
             leader = group.wait_leader()
             is_leader = number % 2 == 0
-            node = leader if is_leader else _another(stage, leader)
+            node = leader if is_leader else stage.another_than(leader)
             length = seconds[(number // 2) % len(seconds)]
             kind = "leader" if is_leader else "follower"
             stage.say(f"round {number + 1} of {rounds}: pause node {node}, the {kind}, {length} s")
@@ -42,10 +42,6 @@ def run(
     stage.figures["pauses_that_changed_the_leader"] = len(waits)
     if waits:
         stage.figures["new_leader_max_s"] = round(max(waits), 2)
-
-
-def _another(stage: Stage, leader: int) -> int:
-    return stage.random.choice([node for node in NODES if node != leader])
 
 
 def _pause(group: Cluster, node: int, length: float, *, must_change: bool) -> list[float]:

@@ -42,6 +42,10 @@ class Stage:
         sys.stderr.write(f"{self.name}: {text}\n")
         sys.stderr.flush()
 
+    def another_than(self, node: int) -> int:
+        """Draw one of the other nodes."""
+        return self.random.choice([each for each in NODES if each != node])
+
     @contextmanager
     def fault(self, what: str) -> Iterator[None]:
         """Note what is broken, and for how long."""

@@ -16,6 +16,9 @@ SNAPSHOT_BYTES: Final = 2**20  # as often as a node allows
 PAYLOAD_SIZE_MAX: Final = 4000
 """Large enough that the log of a few thousand tasks is replaced by a snapshot."""
 
+BEHIND: Final = 100
+"""Entries that a snapshot must stand for to count as one."""
+
 
 def run(stage: Stage, rounds: int, *flags: str | float) -> None:
     """Wipe one node after the other, the leader of that moment every second time."""
@@ -27,15 +30,19 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
     ):
         for number in range(rounds):
             leader = group.wait_leader()
-            node = leader if number % 2 else _another(stage, leader)
-            wait_until(lambda: _has_compacted(group, load), "the log begins behind a snapshot")
+            node = leader if number % 2 else stage.another_than(leader)
+            wait_until(lambda: _has_snapshots(group, load), "each node has made a snapshot")
             kind = "leader" if node == leader else "follower"
             stage.say(f"round {number + 1} of {rounds}: wipe node {node}, the {kind}")
             with stage.fault(f"wipe {kind}"):
                 waits.append(_wipe(stage, group, node))
                 load.wait_for_more(10)
             info = group.asked(node)
-            by_snapshot += info is not None and info.first > 0
+            # Its log begins where its snapshot ends; one that got all entries would have them from the first on.
+            by_snapshot += info is not None and info.first > BEHIND
+            stage.say(
+                f"{waits[-1]:.1f} s; its log begins at {None if info is None else info.first}"
+            )
         stage.figures |= {"wipes": rounds, "caught_up_by_snapshot": by_snapshot}
         if by_snapshot < rounds:
             stage.problems.append(
@@ -46,14 +53,13 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
     stage.figures["voter_again_max_s"] = round(waits[-1], 2)
 
 
-def _another(stage: Stage, leader: int) -> int:
-    return stage.random.choice([node for node in NODES if node != leader])
-
-
-def _has_compacted(group: Cluster, load: Load) -> bool:
+def _has_snapshots(group: Cluster, load: Load) -> bool:
+    """Whether every node has made a snapshot in its present life, or got one."""
     load.raise_error()
     infos = [info for node in NODES if (info := group.asked(node)) is not None]
-    return len(infos) == len(NODES) and all(info.first > 0 for info in infos)
+    return len(infos) == len(NODES) and all(
+        group.life(info.node).said("snapshot") or info.first > BEHIND for info in infos
+    )
 
 
 def _wipe(stage: Stage, group: Cluster, node: int) -> float:
