@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.model import HardState as StoredState
 from penstock.raft import core, leading, outbox, quorum
 from penstock.raft.configuration import apply_change, decode_change
 from penstock.raft.core import Raft
@@ -53,10 +54,8 @@ def seed_vote_not_stored(patch: Patch) -> None:
     def hard_state(self: Raft) -> HardState:
         return HardState(self.term, 0, self.log.committed)
 
-    stored = member.HardState
-
-    def without_vote(**fields: Any) -> object:
-        return stored(**fields | {"vote": None})
+    def without_vote(**fields: Any) -> StoredState:
+        return StoredState(**fields | {"vote": None})
 
     patch.setattr(Raft, "_hard_state", property(hard_state))
     patch.setattr(member, "HardState", without_vote)

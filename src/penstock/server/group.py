@@ -61,7 +61,7 @@ class Group:
         stored = directory.metadata.state
         is_new = log.end == 0 and stored.term == 1 and directory.snapshot.point is None
         self.settings = settings
-        directory.kept_bytes = settings.kept_bytes
+        log.kept_bytes = settings.kept_bytes
         self.membership = Membership(
             files, directory.layout.home, settings, is_new=is_new, draw=draw
         )

@@ -177,7 +177,6 @@ class NodeDirectory:
 
         Raises ``DirectoryLocked``, ``BadData`` for damage, ``PathRefused`` for generation 1.
         """
-        self.kept_bytes = 0  # of the log behind a snapshot, for others that are a little behind
         files.make_directory(root)
         self._files = files
         self._lock = files.lock(root / LOCK_NAME)
@@ -247,10 +246,7 @@ class NodeDirectory:
         """Put a finished snapshot in place, then drop what it covers from the log: in this order."""
         self.log.begin_compaction(point)
         writer.install()
-        if isinstance(self.log, SegmentedLog):
-            self.log.drop_prefix(point, kept_bytes=self.kept_bytes)
-        else:
-            self.log.drop_prefix(point)
+        self.log.drop_prefix(point)
         self.snapshot.reload()
 
     def install_received(self, point: SnapshotPoint, writer: SnapshotWriter) -> None:

@@ -77,6 +77,7 @@ class SegmentedLog:
     ) -> None:
         """Open the chain, begun if there is none, and mend what a crash left. Raises ``BadData``."""
         self.cuts: list[Cut] = []
+        self.kept_bytes = 0  # of what a snapshot covers: for others that are a little behind
         self._files = files
         self._directory = directory
         self._limits = limits
@@ -225,15 +226,14 @@ class SegmentedLog:
         with self._poison.writing():
             self._sync_point.note_snapshot(self._sync_point.point.snapshot, point)
 
-    def drop_prefix(self, point: SnapshotPoint, *, kept_bytes: int = 0) -> None:
-        """Drop what a snapshot covers, but for the newest of it that others may still ask for."""
+    def drop_prefix(self, point: SnapshotPoint) -> None:
         assert self.first <= point.index + 1, "snapshots never go back"
         with self._poison.writing(), self._chain:
             self._sync_point.note_snapshot(point, None)
             if point.index >= self.end:
                 self._start_anew(point.index + 1)
             while len(self._segments) > 1 and self._segments[1].first <= point.index + 1:
-                if self.size - self._segments[0].records.end < kept_bytes:
+                if self.size - self._segments[0].records.end < self.kept_bytes:
                     break
                 self._remove(self._segments.pop(0))
         self._committed = max(self._committed, point.index)
