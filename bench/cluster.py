@@ -133,12 +133,13 @@ def run(found: Found, options: argparse.Namespace, directory: Path) -> None:
 def run_failovers(
     found: Found, options: argparse.Namespace, directory: Path, peers: list[Peer]
 ) -> None:
+    """Kill leaders of the groups that were measured, or of ours if none was."""
     groups = [peer for peer in peers if isinstance(peer, Group)]
-    for peer in groups or [PenstockGroup()]:
+    for peer in groups or obtain(["three"], found):
+        assert isinstance(peer, Group), "three nodes are one"
         kills = options.kills if isinstance(peer, PenstockGroup) else options.peer_kills
         try:
             if kills:
-                peer.obtain()
                 home = directory / f"{type(peer).__name__}-failover"
                 measure_failover(found, peer, home, kills)
         except (Refused, OSError, Unavailable) as reason:
@@ -149,7 +150,7 @@ def preamble(directory: Path, options: argparse.Namespace, loads: tuple[float, f
     return [
         f"Machine: {machine()}; all data on one {file_system(directory)} file system, nodes on loopback.",
         f"Tasks of {SIZE} bytes; every enqueue is synced by a majority before it is answered. Best of {options.repeats} rounds,",
-        f"{options.seconds:g} s a line; one system runs at a time, and the load process shares its two cores with all nodes.",
+        f"{options.seconds:g} s a line; one system runs at a time, and the load process shares the processors with all nodes.",
         f"Load of the machine before and after: {loads[0]:.1f} and {loads[1]:.1f}.",
     ]
 

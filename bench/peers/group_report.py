@@ -75,7 +75,8 @@ def _cpu_ms(cost: Cost) -> float:
 def report(found: Found, head: list[str]) -> list[str]:
     """Return the section of docs/benchmarks.md, without its markers."""
     lines = ["## Three nodes: `bench/cluster --write`", "", *head, ""]
-    lines += ["| system | version | durable by |", "|---|---|---|"]
+    if found.versions:
+        lines += ["| system | version | durable by |", "|---|---|---|"]
     lines += [
         f"| {name} | {version} | {found.promises[name]} |"
         for name, version in found.versions.items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from penstock.raft.messages import (
     REPLIES,
     Entry,
     EntryKind,
-    HardState,
     Kind,
     Message,
     ReadState,
@@ -51,13 +51,18 @@ def returning(value: object) -> Callable[..., object]:
 
 
 def seed_vote_not_stored(patch: Patch) -> None:
-    def hard_state(self: Raft) -> HardState:
-        return HardState(self.term, 0, self.log.committed)
+    original = Raft.ready
+
+    def ready(self: Raft) -> Ready:
+        found = original(self)
+        if found.hard_state is not None:
+            found.hard_state = replace(found.hard_state, vote=0)
+        return found
 
     def without_vote(**fields: Any) -> StoredState:
         return StoredState(**fields | {"vote": None})
 
-    patch.setattr(Raft, "_hard_state", property(hard_state))
+    patch.setattr(Raft, "ready", ready)
     patch.setattr(member, "HardState", without_vote)
 
 

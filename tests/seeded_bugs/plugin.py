@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 from seeded_bugs.bugs import BY_NAME, Bug
+from seeded_bugs.limits import limited
 
 BUGS: Final = "PENSTOCK_SEEDED_BUGS"
 OUT: Final = "PENSTOCK_SEEDED_OUT"
@@ -28,7 +28,7 @@ ONLY_NAMED: Final = "PENSTOCK_SEEDED_ONLY_NAMED"
 """Set to anything: only the test that the list names for a bug is run for it."""
 
 TEST_SECONDS: Final = 60
-"""A bug may let a test run for ever; one that takes this long has failed."""
+"""A bug may let a test run for ever; one that takes this long, counted as time of the processor, has failed."""
 
 WORDS_MAX: Final = 160
 
@@ -79,17 +79,8 @@ def _hunt(bug: Bug, items: Sequence[pytest.Item]) -> dict[str, object]:
 def _run(item: pytest.Item, bug: Bug | None) -> str | None:
     """Run a test; return how it failed, or ``None`` if it passed."""
 
-    def give_up(*_: object) -> None:
-        raise TimeoutError(f"not done after {TEST_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(TEST_SECONDS)
-    try:
-        with nullcontext() if bug is None else bug.applied():
-            reports = runtestprotocol(item, log=False, nextitem=None)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    with limited(TEST_SECONDS), nullcontext() if bug is None else bug.applied():
+        reports = runtestprotocol(item, log=False, nextitem=None)
     for report in reports:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)

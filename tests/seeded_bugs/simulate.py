@@ -16,8 +16,12 @@ from typing import Final
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.swarm import SCALES, Fault, draw_plan
 from seeded_bugs.bugs import BY_NAME, Bug
+from seeded_bugs.limits import limited
 
 WORDS_MAX: Final = 200
+
+SEED_SECONDS: Final = 20
+"""Thirty times what a seed takes of the processor's time."""
 
 
 def find(bug: Bug, seeds: range, scale: str, tries: int) -> dict[str, object]:
@@ -26,11 +30,16 @@ def find(bug: Bug, seeds: range, scale: str, tries: int) -> dict[str, object]:
     Seeds whose faults are likely to bring the bug out come first; at most ``tries`` are lived through.
     """
     for count, seed in enumerate(by_likelihood(bug, seeds, scale)[:tries], 1):
-        with bug.applied():
-            violation = run_seed(seed, SCALES[scale]).violation
+        violation = live(bug, seed, scale)
         if violation is not None and run_seed(seed, SCALES[scale]).violation is None:
             return {"seed": seed, "tried": count, "violation": violation[:WORDS_MAX]}
     return {"seed": None, "tried": min(tries, len(seeds)), "violation": None}
+
+
+def live(bug: Bug, seed: int, scale: str) -> str | None:
+    """Live through a seed with a bug; return what was broken. One that never ends is broken too."""
+    with limited(SEED_SECONDS), bug.applied():
+        return run_seed(seed, SCALES[scale]).violation
 
 
 def by_likelihood(bug: Bug, seeds: range, scale: str) -> list[int]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.client.blocking import Client
+from penstock.errors import LimitReached
 from penstock.model import NO_LIMITS, QueueName
 from penstock.protocol import version1 as v1
 from penstock.protocol import version2 as v2
@@ -414,3 +415,22 @@ def test_a_node_takes_as_many_open_files_as_its_connections_need(tmp_path: Path)
             "penstock: 1152 files may have to be open, and the system allows 200:"
             " lower --max-connections, or raise the limit (ulimit -n)"
         )
+
+
+def test_a_disk_that_is_nearly_full_takes_nothing_in_and_gives_out(tmp_path: Path) -> None:
+    data = tmp_path / "node"
+    with start(data) as node, node.client() as client:
+        client.create_queue(NAME)
+        client.enqueue(NAME, b"kept")
+    with start(data, "--min-free", 2**60) as node, node.client() as client:
+        refused = None
+        for _ in range(10_000):  # the disk is looked at once a second
+            try:
+                client.enqueue(NAME, b"one more")
+            except LimitReached as error:
+                refused = error
+                break
+        assert "nearly full" in str(refused)
+        with client.dequeue(NAME) as task:
+            assert task.payload == b"kept"
+        assert node.said("failed") == []

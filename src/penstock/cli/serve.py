@@ -56,6 +56,9 @@ MaxConnectionBytesOption = Annotated[
         "--max-connection-bytes", help="Bytes in flight on a connection before reading pauses."
     ),
 ]
+MinFreeOption = Annotated[
+    int, typer.Option("--min-free", help="Room on the disk below which nothing more is taken in.")
+]
 MaxTotalBytesOption = Annotated[
     int, typer.Option("--max-total-bytes", help="The same for all connections together.")
 ]
@@ -132,6 +135,7 @@ def serve(
     max_payload: MaxPayloadOption = PAYLOAD_SIZE_MAX,
     max_connection_bytes: MaxConnectionBytesOption = _DEFAULTS.connection_bytes_max,
     max_total_bytes: MaxTotalBytesOption = _DEFAULTS.total_bytes_max,
+    min_free: MinFreeOption = _DEFAULTS.free_bytes_min,
     idle_timeout: IdleTimeoutOption = _DEFAULTS.idle_seconds,
     stall_timeout: StallTimeoutOption = _DEFAULTS.stall_seconds,
     without_ids: WithoutIdsOption = False,
@@ -163,6 +167,7 @@ def serve(
             payload_size_max=max_payload,
             connection_bytes_max=max_connection_bytes,
             total_bytes_max=max_total_bytes,
+            free_bytes_min=min_free,
             idle_seconds=idle_timeout,
             stall_seconds=stall_timeout,
         )

@@ -63,6 +63,10 @@ def heard(row: Mapping[str, Any]) -> float:
 _AHEAD: Final = time.time() - time.monotonic()
 
 
+class NodeEnded(Exception):
+    """A node that should run does not."""
+
+
 class Cluster:
     """Nodes 1 to 3, each in a directory of its own, over all their lives."""
 
@@ -208,6 +212,7 @@ class Cluster:
         found: list[ClusterInfo] = []
 
         def is_whole() -> bool:
+            self._expect_all_running()
             info = self.leading()
             if info is None:
                 return False
@@ -228,6 +233,15 @@ class Cluster:
             seen = [str(self.asked(node)) for node in NODES]
             raise AssertionError("\n".join([f"{error}; goal {goal}", *seen])) from None
         return found[0]
+
+    def _expect_all_running(self) -> None:
+        for node in NODES:
+            if not self.is_running(node):
+                life = self.life(node)
+                last = life.events[-1:] + life.said("failed")
+                raise NodeEnded(
+                    f"node {node} ended by itself with {life.wait()}: {last} {life.words}"
+                )
 
     def wait_equal(self) -> int:
         """Wait until all have applied the same entries, which needs an end of the load; return the last index."""
