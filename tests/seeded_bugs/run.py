@@ -75,10 +75,10 @@ def run_tests(bugs: Sequence[Bug], scratch: Path, *, only_named: bool) -> dict[s
     return found
 
 
-def run_seeds(bug: Bug, *, seeds: int, tries: int) -> dict[str, Any]:
+def run_seeds(bug: Bug, *, first: int = 0, seeds: int, tries: int) -> dict[str, Any]:
     """Return a seed that finds a bug, found in a process of its own."""
     command = [sys.executable, "-m", "seeded_bugs.simulate", bug.name]
-    command += ["--seeds", str(seeds), "--tries", str(tries)]
+    command += ["--first", str(first), "--seeds", str(seeds), "--tries", str(tries)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

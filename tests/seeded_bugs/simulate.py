@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.testing.simulation.clock import MILLISECOND
 from penstock.testing.simulation.run import run_seed
-from penstock.testing.simulation.swarm import SCALES, Fault, draw_plan
+from penstock.testing.simulation.swarm import SCALES, Fault, Plan, draw_plan
 from seeded_bugs.bugs import BY_NAME, Bug
 from seeded_bugs.limits import limited
 
@@ -42,15 +43,34 @@ def live(bug: Bug, seed: int, scale: str) -> str | None:
         return run_seed(seed, SCALES[scale]).violation
 
 
+TRAITS: Final[dict[str, Callable[[Plan], bool]]] = {
+    "bounded": lambda plan: plan.size_max is not None,
+    "far": lambda plan: plan.weather.delay_mean >= 15 * MILLISECOND,
+    "lossy": lambda plan: plan.survival < 0.5,
+    "no-check-quorum": lambda plan: not plan.raft.has_check_quorum,
+    "no-pre-vote": lambda plan: not plan.raft.has_pre_vote,
+    "no-tail": lambda plan: plan.kept_bytes < 1000,
+    "slow": lambda plan: plan.pace.mean > 2000,
+    "snapshots": lambda plan: plan.snapshot_bytes <= 2000,
+    "tight": lambda plan: plan.raft.append_size_max <= 100,
+}
+"""What a plan can be, beside the faults that it knows."""
+
+
 def by_likelihood(bug: Bug, seeds: range, scale: str) -> list[int]:
-    """Return seeds with all of the bug's faults first, then those with some."""
-    wanted = frozenset(map(Fault, bug.faults.split()))
+    """Return seeds with most of what brings the bug out first, and among those the ones with few other faults."""
+    wanted = bug.likely.split()
 
     def rank(seed: int) -> tuple[int, int, int]:
-        faults = draw_plan(seed, SCALES[scale]).faults
-        return (len(wanted - faults), len(faults - wanted), seed)
+        plan = draw_plan(seed, SCALES[scale])
+        missing = [word for word in wanted if not _has(plan, word)]
+        return (len(missing), len(plan.faults), seed)
 
     return sorted(seeds, key=rank)
+
+
+def _has(plan: Plan, word: str) -> bool:
+    return TRAITS[word](plan) if word in TRAITS else Fault(word) in plan.faults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -149,7 +149,7 @@ class Group:
         self._ticks_to_leave = max(0, self._ticks_to_leave - 1)
         to = self.best_successor()
         if self.replica.is_short_of_room and to and not self._ticks_to_leave:
-            self._ticks_to_leave = 10 * self.settings.election_ticks
+            self._ticks_to_leave = 2 * self.settings.election_ticks
             self.transfer_leadership(to, lambda _: None)
 
     def _next_step_for(self, peer: int) -> Change | None:

@@ -163,7 +163,7 @@ def test_a_later_version_is_refused_and_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        (5, ""),
+        (6, ""),
         (-1, "00"),
         (1, "01 61" + 16 * "00" + "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"),
         (2, 8 * "00" + 8 * "00" + "00 00 00 00" + "FF FF FF FF FF FF FF FE" + 8 * "FF"),

@@ -1,8 +1,8 @@
 """Clients of a group that breaks: producers and consumers that note every request, and how it ended, as a history.
 
 Each payload begins with the name of its task, which is unlike all others. What got no answer is noted as unknown and
-never guessed. Two kinds of producers: the client's own repetition, and numbers of our own that are sent again over
-new connections until they are answered.
+never guessed. Three kinds of producers: the client's own repetition, none, and numbers of our own that are sent again
+over new connections until they are answered.
 """
 
 from __future__ import annotations
@@ -120,10 +120,11 @@ class _Adder(_Worker):
 
 
 class PlainProducer(_Adder):
-    """Enqueues one after the other, and leaves repetitions to the client."""
+    """Enqueues one after the other, and leaves repetitions to the client; every second one wants none."""
 
     def run(self) -> None:
-        with self.open(retry=PATIENCE_SECONDS) as client:
+        is_patient = self.name.endswith("0")
+        with self.open(retry=PATIENCE_SECONDS if is_patient else 0.0) as client:
             while not self.load.stopping.is_set():
                 if not self.is_held():
                     self._add(client)

@@ -40,8 +40,7 @@ def run(
             group.wait_whole()
         stage.figures["pauses"] = rounds
     stage.figures["pauses_that_changed_the_leader"] = len(waits)
-    if waits:
-        stage.figures["new_leader_max_s"] = round(max(waits), 2)
+    stage.note_waits("new_leader", waits)
 
 
 def _pause(group: Cluster, node: int, length: float, *, must_change: bool) -> list[float]:

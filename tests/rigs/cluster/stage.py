@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 from penstock.testing.checking.history import write_history
@@ -45,6 +46,12 @@ class Stage:
     def another_than(self, node: int) -> int:
         """Draw one of the other nodes."""
         return self.random.choice([each for each in NODES if each != node])
+
+    def note_waits(self, name: str, waits: list[float]) -> None:
+        """Add how long something took, half of the times and at most."""
+        if waits:
+            self.figures[f"{name}_p50_s"] = round(median(waits), 2)
+            self.figures[f"{name}_max_s"] = round(max(waits), 2)
 
     @contextmanager
     def fault(self, what: str) -> Iterator[None]:

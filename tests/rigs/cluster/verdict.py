@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import median
 from typing import Any, Final
 
 from penstock.testing.checking import delivery, priority_queue
@@ -66,7 +67,7 @@ def judge(
         "longest_gap_s": round(longest_gap(history), 2),
     }
     if gaps:
-        figures["gap_p50_s"] = gaps[len(gaps) // 2][0]
+        figures["gap_p50_s"] = round(median(gap for gap, _ in gaps), 2)
         figures["longest_gaps"] = gaps[-3:]
     found = [str(violation) for violation in (*report.violations, *order)]
     return Verdict(figures, found[:PROBLEMS_MAX])

@@ -48,9 +48,7 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
             stage.problems.append(
                 f"only {by_snapshot} of {rounds} wiped nodes began with a snapshot"
             )
-    waits.sort()
-    stage.figures["voter_again_p50_s"] = round(waits[len(waits) // 2], 2)
-    stage.figures["voter_again_max_s"] = round(waits[-1], 2)
+    stage.note_waits("voter_again", waits)
 
 
 def _has_snapshots(group: Cluster, load: Load) -> bool:

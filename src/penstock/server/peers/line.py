@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Final, cast
@@ -79,7 +80,8 @@ class Line(asyncio.Protocol):
         """Send what was gathered now and not in the next turn."""
         gathered, self._gathered, self._gathered_size = self._gathered, [], 0
         if gathered and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(gathered)
+            with contextlib.suppress(RuntimeError):  # a handle that was closed and has not said so
+                self._transport.writelines(gathered)
 
     def close(self) -> None:
         """Close, at once if the other side does not take what was written."""
@@ -89,7 +91,10 @@ class Line(asyncio.Protocol):
         self.is_closed = True
         if self._transport is None:
             return  # it is closed as soon as it is there
-        if self._transport.get_write_buffer_size():
-            self._transport.abort()
-        else:
-            self._transport.close()
+        # A connection that was given up while it was being made is closed without a word to its protocol, and whatever
+        # is asked of it then is an error.
+        with contextlib.suppress(RuntimeError):
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()
+            else:
+                self._transport.close()

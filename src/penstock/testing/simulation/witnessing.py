@@ -6,8 +6,10 @@ plain queue gives at that place, and the places must agree with the clients' clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any, Final
 
 from penstock.formats.taskflux.deltas import ADD, CREATE, REMOVE, decode_change
 from penstock.formats.taskflux.extensions import decode_extension
@@ -25,7 +27,10 @@ from penstock.testing.simulation.network import End
 Request = tuple[int, int]
 """A connection, and the number of a request on it."""
 
-_SETTLING = (Op.ACK, Op.NACK)
+_SETTLING: Final = (Op.ACK, Op.NACK)
+
+_NEVER: Final = 2**62
+"""The return of what never returned, in microseconds."""
 
 
 class NotInLog(Exception):
@@ -99,6 +104,7 @@ class _Judgement:
         self._returned: dict[str, list[int]] = {}
         self._created: dict[str, int] = {}
         self._queue_of: dict[str, str] = {}
+        self._unlimited: set[str] = set()  # queues with a batch that a crash has cut in two
         self._creators: dict[
             str, Operation
         ] = {}  # who created each queue, as far as that is not known
@@ -137,6 +143,9 @@ class _Judgement:
         for operation in merged_retries(history):
             if operation.op in (Op.DISCONNECT, Op.LEAD):
                 continue  # what they do to leases is in the log, or comes with the term
+            if operation.op is Op.ENQUEUE and operation.outcome is not Outcome.FAIL:
+                placed += self._place_enqueue(operation)
+                continue
             index = self._index(operation)
             if index is None:
                 if operation.outcome is not Outcome.OK:
@@ -147,7 +156,17 @@ class _Judgement:
                 claimed.add((str(operation.ids[0]), index))
             placed.append(self._put(operation, index))
         placed += self._lease_ends(claimed)
+        placed = [self._without_limit(operation) for operation in placed]
         return witness.check(placed, committed=self._find)
+
+    def _without_limit(self, operation: Operation) -> Operation:
+        """Let a queue have no limit if a batch was cut in two: its rest is taken even where it does not fit."""
+        if operation.op is not Op.CREATE or operation.queue not in self._unlimited:
+            return operation
+        changed = replace(operation, policy=None)
+        if self._creators.get(operation.queue) is operation:
+            self._creators[operation.queue] = changed
+        return changed
 
     def _find_creators(self, history: Sequence[Operation]) -> dict[str, Operation]:
         """Return the first attempt to create each queue that was made and that nobody was told of."""
@@ -170,9 +189,6 @@ class _Judgement:
         """Return where an answered operation took effect."""
         if operation.outcome is not Outcome.OK:
             return None
-        if operation.op is Op.ENQUEUE:
-            added = [self._added.get(str(name)) for name in operation.ids]
-            return None if None in added else max(index for index in added if index is not None)
         if operation.op is Op.CREATE:
             return self._created.get(operation.queue)
         place = self._places.get(self._requests[id(operation)])
@@ -183,6 +199,26 @@ class _Judgement:
             return self._removed.get(name)
         # The last return before the answer: it could be lent out again only when that was applied.
         return max((i for i in self._returned.get(name, []) if i <= place.index), default=None)
+
+    def _place_enqueue(self, operation: Operation) -> Iterator[Operation]:
+        """Yield the parts of a batch: a crash may cut one in two, and a repetition bring the rest."""
+        places = [
+            (self._added[name], name) for name in map(str, operation.ids) if name in self._added
+        ]
+        if operation.outcome is Outcome.OK and len(places) < len(operation.ids):
+            raise NotInLog(f"{operation} was answered, and the log lacks some of it")
+        # All attempts are one by now, and its parts are not repetitions of each other.
+        whole = replace(operation, producer=None, sequence=None, outcome=Outcome.OK)
+        t1 = operation.t1 if operation.outcome is Outcome.OK else _NEVER
+        part: list[str] = []
+        is_cut = bool(places) and max(places)[0] - min(places)[0] >= len(places)
+        if is_cut:
+            self._unlimited.add(operation.queue)
+        for (index, name), following in zip_longest(sorted(places), sorted(places)[1:]):
+            part.append(name)
+            if following is None or following[0] != index + 1:
+                yield replace(_only(whole, part), t1=t1, index=index, term=self._terms[index])
+                part = []
 
     def _lease_ends(self, claimed: set[tuple[str, int]]) -> Iterable[Operation]:
         """Yield the ends of leases that nobody asked for and the log tells of."""
@@ -195,7 +231,7 @@ class _Judgement:
                         queue=self._queue_of[name],
                         ids=(name,),
                         t0=0,
-                        t1=2**62,
+                        t1=_NEVER,
                         index=index,
                         term=self._terms[index],
                     )
@@ -203,8 +239,6 @@ class _Judgement:
     def _find(self, operation: Operation) -> Sequence[Effect]:
         """Return where an operation of unknown outcome took effect, if it did."""
         names = tuple(map(str, operation.ids))
-        if operation.op is Op.ENQUEUE and all(name in self._added for name in names):
-            return [self._effect(max(self._added[name] for name in names), names)]
         if operation.op is Op.CREATE and self._creators.get(operation.queue) is operation:
             return [self._effect(self._created[operation.queue], ())]
         if operation.op is Op.ACK and self._is_remover(operation):
@@ -226,3 +260,15 @@ class _Judgement:
         removed = self._removed.get(name, 0)
         before = [lease for lease in self._leases.get(name, []) if lease[0] < removed]
         return bool(before) and operation.tokens == (max(before)[2],)
+
+
+def _only(operation: Operation, names: Sequence[str]) -> Operation:
+    """Return the part of a batch that concerns these tasks."""
+    kept = [place for place, name in enumerate(operation.ids) if name in names]
+    columns: dict[str, Any] = {
+        column: tuple(values[place] for place in kept)
+        if (values := getattr(operation, column))
+        else ()
+        for column in ("ids", "keys", "sizes", "numbers")
+    }
+    return replace(operation, **columns)
