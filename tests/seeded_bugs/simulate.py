@@ -58,13 +58,15 @@ TRAITS: Final[dict[str, Callable[[Plan], bool]]] = {
 
 
 def by_likelihood(bug: Bug, seeds: range, scale: str) -> list[int]:
-    """Return seeds with most of what brings the bug out first, and among those the ones with few other faults."""
+    """Return seeds with most of what brings the bug out first, and among those the busiest of a real group."""
     wanted = bug.likely.split()
 
-    def rank(seed: int) -> tuple[int, int, int]:
+    def rank(seed: int) -> tuple[int, bool, float, int]:
         plan = draw_plan(seed, SCALES[scale])
         missing = [word for word in wanted if not _has(plan, word)]
-        return (len(missing), len(plan.faults), seed)
+        # Each fault is drawn from all that the plan knows: this is how long one of the wanted kinds takes to come.
+        gap = plan.fault_gap * max(1, len(plan.faults))
+        return (len(missing), plan.nodes < 3, gap, seed)
 
     return sorted(seeds, key=rank)
 
