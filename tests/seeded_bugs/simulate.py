@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.testing.simulation.clock import MILLISECOND
+from penstock.testing.simulation.clock import MILLISECOND, SECOND
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.swarm import SCALES, Fault, Plan, draw_plan
 from seeded_bugs.bugs import BY_NAME, Bug
@@ -21,8 +21,8 @@ from seeded_bugs.limits import limited
 
 WORDS_MAX: Final = 200
 
-SEED_SECONDS: Final = 20
-"""Thirty times what a seed takes of the processor's time."""
+SEED_SECONDS: Final = 60
+"""Twenty times and more what a seed takes of the processor's time."""
 
 
 def find(bug: Bug, seeds: range, scale: str, tries: int) -> dict[str, object]:
@@ -57,16 +57,20 @@ TRAITS: Final[dict[str, Callable[[Plan], bool]]] = {
 """What a plan can be, beside the faults that it knows."""
 
 
+GAP_WANTED: Final = 2 * SECOND
+"""Time between two faults of the wanted kinds: an election takes one to three seconds."""
+
+
 def by_likelihood(bug: Bug, seeds: range, scale: str) -> list[int]:
-    """Return seeds with most of what brings the bug out first, and among those the busiest of a real group."""
+    """Return seeds with most of what brings the bug out first; among those groups of three or more, neither too calm
+    nor so troubled that nobody ever leads."""
     wanted = bug.likely.split()
 
     def rank(seed: int) -> tuple[int, bool, float, int]:
         plan = draw_plan(seed, SCALES[scale])
         missing = [word for word in wanted if not _has(plan, word)]
-        # Each fault is drawn from all that the plan knows: this is how long one of the wanted kinds takes to come.
-        gap = plan.fault_gap * max(1, len(plan.faults))
-        return (len(missing), plan.nodes < 3, gap, seed)
+        gap = plan.fault_gap * len(plan.faults) / max(1, len(wanted))
+        return (len(missing), plan.nodes < 3, abs(gap - GAP_WANTED), seed)
 
     return sorted(seeds, key=rank)
 
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--tries", type=int, default=2000, help="seeds to live through at most")
-    parser.add_argument("--scale", choices=sorted(SCALES), default="short")
+    parser.add_argument("--scale", choices=sorted(SCALES), default="full")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     result = find(BY_NAME[options.bug], seeds, options.scale, options.tries)

@@ -151,21 +151,13 @@ def test_replicas_that_took_snapshots_at_other_places_are_the_same() -> None:
             ttl_ms=90_000 if number % 3 == 0 else None,
             producer=v2.Producer(producer.id, number + 1),
         )
-        rig.ask(leader, lambda broker, asker, request=request: broker.enqueue(asker, 1, request))
+        rig.send(leader, "enqueue", request)
         if number % 10 == 9:
             rig.tick()
             taken = rig.dequeue(leader, 4)
             tokens = tuple(range(taken.last.token, taken.last.token + len(taken.last.ids)))
-            rig.ask(
-                leader,
-                lambda broker, asker, tokens=tokens: broker.ack(asker, 3, v2.Ack(tokens[:2])),
-                taken,
-            )
-            rig.ask(
-                leader,
-                lambda broker, asker, tokens=tokens: broker.nack(asker, 4, v2.Nack(tokens[2:])),
-                taken,
-            )
+            rig.send(leader, "ack", v2.Ack(tokens[:2]), taken)
+            rig.send(leader, "nack", v2.Nack(tokens[2:]), taken)
     points = {rig.nodes[one].directory.snapshot.point for one in rig.nodes}
     assert None not in points
     rig.agree()

@@ -432,5 +432,6 @@ def test_a_disk_that_is_nearly_full_takes_nothing_in_and_gives_out(tmp_path: Pat
                 break
         assert "nearly full" in str(refused)
         with client.dequeue(NAME) as task:
+            assert task is not None
             assert task.payload == b"kept"
         assert node.said("failed") == []

@@ -192,6 +192,10 @@ class GroupRig:
         self.settle(number)
         return asker
 
+    def send(self, number: int, what: str, request: Any, asker: Asker | None = None) -> Asker:
+        """Ask a node's broker by the name of what is asked."""
+        return self.ask(number, lambda broker, who: getattr(broker, what)(who, 3, request), asker)
+
     def settle(self, number: int) -> None:
         node = self.nodes[number]
         node.broker.serve()

@@ -43,7 +43,7 @@ def run(
             with stage.fault(f"kill {kind}"):
                 killed = time.monotonic()
                 if kind == LONELY:
-                    _kill_alone(group, victims[0])
+                    kill_alone(group, victims[0])
                 for node in victims:
                     group.kill(node)  # harmless if it has ended
                 if kind in ("leader", LONELY):
@@ -84,7 +84,7 @@ def _victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
             return list(NODES)
 
 
-def _kill_alone(group: Cluster, leader: int) -> None:
+def kill_alone(group: Cluster, leader: int) -> None:
     """Kill the leader some time after the others, and let these come back first."""
     others = [node for node in NODES if node != leader]
     for node in others:

@@ -30,9 +30,10 @@ class Member:
         self.addresses = addresses
         self.data = data
         self.failures: list[PenstockError] = []
-        settings = Settings(data=data, group=GroupSettings(node=number, peers=addresses))
+        # Nothing is kept behind a snapshot: who is behind it needs one.
+        place = GroupSettings(node=number, peers=addresses, kept_bytes=0)
+        settings = Settings(data=data, group=place)
         self.node = Node(settings, InlineDisk(), on_failure=self.failures.append)
-        self.node.directory.kept_bytes = 0  # who is behind a snapshot needs one
         assert self.node.group is not None
         self.group = self.node.group
         self.loop = asyncio.get_running_loop()

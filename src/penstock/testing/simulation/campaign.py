@@ -44,11 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     started = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
-    results = []
-    for result in _show(_run_all(seeds, options.scale, options.jobs), len(seeds)):
-        results.append(result)
-        if result.violation is not None:
-            _report(result, options.scale, options.out)
+    results: list[Result] = []
+    try:
+        for result in _show(_run_all(seeds, options.scale, options.jobs), len(seeds)):
+            results.append(result)
+            if result.violation is not None:
+                _report(result, options.scale, options.out)
+    except KeyboardInterrupt:
+        _ERRORS.print("interrupted; what follows is what was done until then")
     ledger = _ledger(results, options, time.perf_counter() - started)
     print(json.dumps(ledger))  # noqa: T201 - data goes to standard output
     return 1 if ledger["violations"] else 0
