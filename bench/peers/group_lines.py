@@ -7,17 +7,8 @@ from dataclasses import dataclass
 from peers import drive
 from peers.base import Peer
 from peers.group import Group
-from peers.lines import (
-    BATCH,
-    Figure,
-    Line,
-    batches,
-    many_connections,
-    one_at_a_time,
-    payloads,
-    pipelined,
-    removals,
-)
+from peers.lines import BATCH, Figure, Line, batches, payloads, removals
+from peers.lines import LINES as NODE_LINES
 from peers.usage import Usage, usage
 
 LARGE_BATCH = 2_000
@@ -29,25 +20,7 @@ def large_batches(peer: Peer, size: int, seconds: float) -> Figure:
 
 
 LINES = (
-    Line(
-        key="a",
-        title="One connection, one at a time: a durable enqueue, until its answer",
-        unit="µs",
-        measure=one_at_a_time,
-        less_is_better=True,
-    ),
-    Line(
-        key="b",
-        title=f"One connection, pipelined: up to {drive.WINDOW:,} enqueues under way",
-        unit="tasks/s",
-        measure=pipelined,
-    ),
-    Line(
-        key="c",
-        title="16 connections, each one at a time",
-        unit="tasks/s",
-        measure=many_connections,
-    ),
+    *NODE_LINES[:3],  # one at a time, pipelined, 16 connections: as with one node
     Line(
         key="d",
         title=f"Enqueues in batches of {BATCH}, one at a time",

@@ -10,7 +10,7 @@ import pytest
 from raft.scenarios import scenarios
 from raft.script import run_script
 
-SEEDS = 12
+SEEDS = 20
 
 
 def scripted(path: Path | None = None) -> list[dict[str, Any]]:

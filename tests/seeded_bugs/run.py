@@ -75,10 +75,13 @@ def run_tests(bugs: Sequence[Bug], scratch: Path, *, only_named: bool) -> dict[s
     return found
 
 
-def run_seeds(bug: Bug, *, first: int = 0, seeds: int, tries: int) -> dict[str, Any]:
+def run_seeds(
+    bug: Bug, *, first: int = 0, seeds: int, tries: int, scale: str = "full"
+) -> dict[str, Any]:
     """Return a seed that finds a bug, found in a process of its own."""
     command = [sys.executable, "-m", "seeded_bugs.simulate", bug.name]
     command += ["--first", str(first), "--seeds", str(seeds), "--tries", str(tries)]
+    command += ["--scale", scale]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -110,7 +113,7 @@ def _seed(known: dict[str, Any] | None) -> str:
         return "not tried"
     if known["seed"] is None:
         return f"not within {known['tried']}"
-    return str(known["seed"])
+    return f"{known['seed']} {known['scale']}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,8 +33,9 @@ def find(bug: Bug, seeds: range, scale: str, tries: int) -> dict[str, object]:
     for count, seed in enumerate(by_likelihood(bug, seeds, scale)[:tries], 1):
         violation = live(bug, seed, scale)
         if violation is not None and run_seed(seed, SCALES[scale]).violation is None:
-            return {"seed": seed, "tried": count, "violation": violation[:WORDS_MAX]}
-    return {"seed": None, "tried": min(tries, len(seeds)), "violation": None}
+            words = violation[:WORDS_MAX]
+            return {"seed": seed, "tried": count, "violation": words, "scale": scale}
+    return {"seed": None, "tried": min(tries, len(seeds)), "violation": None, "scale": scale}
 
 
 def live(bug: Bug, seed: int, scale: str) -> str | None:

@@ -1,8 +1,13 @@
-"""A node comes back without its files while the load goes on: it gets a snapshot, votes when it has caught up, and not before."""
+"""A node comes back without its files while the load goes on: it gets a snapshot, votes when it has caught up, and not before.
+
+Every third time it is the only one besides the leader that had the newest entries, and the leader is gone too: with the vote of
+the wiped node, the third one would lead without them.
+"""
 
 from __future__ import annotations
 
 import time
+from threading import Event
 from typing import Final
 
 from penstock.protocol.version2 import ClusterInfo
@@ -12,6 +17,10 @@ from rigs.cluster.stage import Stage
 from support.group_processes import member, wait_until
 
 ROUNDS: Final = 6
+KINDS: Final = ("follower", "leader", "witness")
+VOTELESS_SECONDS: Final = 4.0
+"""Two election timeouts at their longest: whoever could be elected would be."""
+
 SNAPSHOT_BYTES: Final = 2**20  # as often as a node allows
 PAYLOAD_SIZE_MAX: Final = 4000
 """Large enough that the log of a few thousand tasks is replaced by a snapshot."""
@@ -21,7 +30,7 @@ BEHIND: Final = 100
 
 
 def run(stage: Stage, rounds: int, *flags: str | float) -> None:
-    """Wipe one node after the other, the leader of that moment every second time."""
+    """Wipe one node after the other: a follower, the leader, a follower that is the last witness, and so on."""
     waits: list[float] = []
     by_snapshot = 0
     with (
@@ -30,11 +39,13 @@ def run(stage: Stage, rounds: int, *flags: str | float) -> None:
     ):
         for number in range(rounds):
             leader = group.wait_leader()
-            node = leader if number % 2 else stage.another_than(leader)
+            kind = KINDS[number % len(KINDS)]
+            node = leader if kind == "leader" else stage.another_than(leader)
             wait_until(lambda: _has_snapshots(group, load), "each node has made a snapshot")
-            kind = "leader" if node == leader else "follower"
             stage.say(f"round {number + 1} of {rounds}: wipe node {node}, the {kind}")
             with stage.fault(f"wipe {kind}"):
+                if kind == "witness":
+                    _leave_one_behind(stage, group, load, node, leader)
                 waits.append(_wipe(stage, group, node))
                 load.wait_for_more(10)
             info = group.asked(node)
@@ -58,6 +69,26 @@ def _has_snapshots(group: Cluster, load: Load) -> bool:
     return len(infos) == len(NODES) and all(
         group.life(info.node).said("snapshot") or info.first > BEHIND for info in infos
     )
+
+
+def _leave_one_behind(stage: Stage, group: Cluster, load: Load, node: int, leader: int) -> None:
+    """Let the third node miss entries, take the others away, and give it a wiped one to vote with: in vain."""
+    (third,) = set(NODES) - {node, leader}
+    group.kill(third)
+    load.wait_for_more(20)  # which the leader and the witness have
+    group.kill(node)
+    group.kill(leader)
+    group.wipe(node)
+    for each in (third, node):
+        group.start(each)
+    for each in (third, node):
+        group.life(each).wait_listening()
+    begun = time.monotonic()
+    Event().wait(VOTELESS_SECONDS)  # that nothing happens is what is tried
+    led = [election for election in group.elections() if election[0] > begun]
+    if led:
+        stage.problems.append(f"a node that lacks entries leads by the vote of a wiped one: {led}")
+    group.start(leader).wait_listening()
 
 
 def _wipe(stage: Stage, group: Cluster, node: int) -> float:
