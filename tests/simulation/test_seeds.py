@@ -13,7 +13,7 @@ import pytest
 
 from penstock.testing.simulation.run import run_seed
 
-FIXED: Final = 300
+FIXED: Final = 600
 PORTION: Final = 20  # seeds a test, so that workers share them
 
 SEEDS_FILE: Final = Path(__file__).with_name("seeds.txt")

@@ -1,10 +1,12 @@
-"""The rigs find what they are for: a leader that is made to count itself as a majority."""
+"""The rigs find what they are for: a leader that counts itself as a majority, a node that votes without its files."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from rigs.cluster import kill
+from rigs.cluster import kill, wipe
 from rigs.cluster.processes import NodeEnded
 from rigs.cluster.stage import stage
 
@@ -15,6 +17,11 @@ FAST = ("--heartbeat", 50, "--election-timeout", 1000)
 COUNTS_ALONE = """
 from penstock.raft import quorum
 quorum._majority_index = lambda voters, acknowledged: max(acknowledged.get(v, 0) for v in voters)
+"""
+
+VOTES_AT_ONCE = """
+from penstock.server import membership
+membership.Membership.is_barred = property(lambda self: False)
 """
 
 
@@ -38,3 +45,12 @@ def test_what_a_leader_answered_alone_and_took_with_it_is_found_to_be_lost() -> 
         assert made.figures["lost"] > 0
         assert any(problem.startswith("lost: task") for problem in made.problems)
         made.problems.clear()  # they are as they should be: nothing to keep
+
+
+def test_a_wiped_node_that_votes_for_one_that_lacks_entries_is_found_out() -> None:
+    with stage("seeded", 3, is_short=True) as made:
+        # The old leader, or what clients were told, then contradicts the new one in one way or another.
+        with contextlib.suppress(AssertionError, NodeEnded):
+            wipe.run(made, 1, kinds=("witness",), before=VOTES_AT_ONCE)
+        assert any("by the vote of a wiped one" in problem for problem in made.problems)
+        made.problems.clear()

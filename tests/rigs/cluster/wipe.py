@@ -29,22 +29,31 @@ BEHIND: Final = 100
 """Entries that a snapshot must stand for to count as one."""
 
 
-def run(stage: Stage, rounds: int, *flags: str | float) -> None:
-    """Wipe one node after the other: a follower, the leader, a follower that is the last witness, and so on."""
+def run(
+    stage: Stage,
+    rounds: int,
+    *flags: str | float,
+    kinds: tuple[str, ...] = KINDS,
+    before: str = "",
+) -> None:
+    """Wipe one node after the other: a follower, the leader, a follower that is the last witness, and so on.
+
+    ``before`` runs in each node's process ahead of it: for a test that makes the nodes wrong.
+    """
     waits: list[float] = []
     by_snapshot = 0
     with (
-        stage.group("--snapshot-bytes", SNAPSHOT_BYTES, *flags) as group,
+        stage.group("--snapshot-bytes", SNAPSHOT_BYTES, *flags, before=before) as group,
         stage.work(group, payload_size_max=PAYLOAD_SIZE_MAX) as load,
     ):
         for number in range(rounds):
             leader = group.wait_leader()
-            kind = KINDS[number % len(KINDS)]
+            kind = kinds[number % len(kinds)]
             node = leader if kind == "leader" else stage.another_than(leader)
             wait_until(lambda: _has_snapshots(group, load), "each node has made a snapshot")
             stage.say(f"round {number + 1} of {rounds}: wipe node {node}, the {kind}")
             with stage.fault(f"wipe {kind}"):
-                if kind == "witness":
+                if kind == "witness":  # and then once more, while it is being let in again
                     _leave_one_behind(stage, group, load, node, leader)
                 waits.append(_wipe(stage, group, node))
                 load.wait_for_more(10)
