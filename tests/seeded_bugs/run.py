@@ -1,6 +1,6 @@
 """Seeded bugs against the tests and against the simulator; the command ``scripts/seeded-bugs`` (docs/seeded-bugs.md).
 
-    scripts/seeded-bugs [NAME…] [--seeds N] [--tries N] [--tests-only | --seeds-only]
+    scripts/seeded-bugs [NAME…] [--seeds N] [--tries N] [--only-likely] [--tests-only | --seeds-only]
 
 For each bug: the first of the likely tests that fails with it, then a seed of the simulator that finds it. One process at a
 time; the bug is only ever in that process. Seeds that were found are kept in ``found.json``.
@@ -76,12 +76,18 @@ def run_tests(bugs: Sequence[Bug], scratch: Path, *, only_named: bool) -> dict[s
 
 
 def run_seeds(
-    bug: Bug, *, first: int = 0, seeds: int, tries: int, scale: str = "full"
+    bug: Bug,
+    *,
+    first: int = 0,
+    seeds: int,
+    tries: int,
+    scale: str = "full",
+    only_likely: bool = False,
 ) -> dict[str, Any]:
     """Return a seed that finds a bug, found in a process of its own."""
     command = [sys.executable, "-m", "seeded_bugs.simulate", bug.name]
     command += ["--first", str(first), "--seeds", str(seeds), "--tries", str(tries)]
-    command += ["--scale", scale]
+    command += ["--scale", scale, *(["--only-likely"] if only_likely else [])]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -113,7 +119,8 @@ def _seed(known: dict[str, Any] | None) -> str:
         return "not tried"
     if known["seed"] is None:
         return f"not within {known['tried']}"
-    return f"{known['seed']} {known['scale']}"
+    only = f", only {' and '.join(known['faults'])}" if known["faults"] is not None else ""
+    return f"{known['seed']} {known['scale']}{only}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs (default: all)")
     parser.add_argument("--seeds", type=int, default=2000, help="seeds to choose from, from 0 on")
     parser.add_argument("--tries", type=int, default=2000, help="seeds to live through at most")
+    parser.add_argument("--only-likely", action="store_true", help="no faults but the likely ones")
     parser.add_argument("--tests-only", action="store_true")
     parser.add_argument("--seeds-only", action="store_true")
     options = parser.parse_args(arguments)
@@ -134,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.seeds_only:
             survived += not _report_test(bug)
         if not options.tests_only:
-            survived += not _report_seed(bug, options.seeds, options.tries)
+            survived += not _report_seed(bug, options)
     return 1 if survived else 0
 
 
@@ -145,8 +153,10 @@ def _report_test(bug: Bug) -> bool:
     return outcome["test"] is not None
 
 
-def _report_seed(bug: Bug, seeds: int, tries: int) -> bool:
-    outcome = run_seeds(bug, seeds=seeds, tries=tries)
+def _report_seed(bug: Bug, options: argparse.Namespace) -> bool:
+    outcome = run_seeds(
+        bug, seeds=options.seeds, tries=options.tries, only_likely=options.only_likely
+    )
     known = load_seeds()
     known[bug.name] = outcome
     FOUND.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")

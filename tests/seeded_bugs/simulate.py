@@ -1,6 +1,6 @@
 """Live through simulated clusters with a seeded bug, seed by seed, until one betrays it.
 
-    PYTHONPATH=tests python -m seeded_bugs.simulate NAME [--first N] [--seeds N] [--tries N]
+    PYTHONPATH=tests python -m seeded_bugs.simulate NAME [--first N] [--seeds N] [--tries N] [--only-likely]
 
 A seed counts only if it is clean without the bug. Seeds with likely faults come first. Prints one line of JSON.
 """
@@ -25,23 +25,25 @@ SEED_SECONDS: Final = 60
 """Twenty times and more what a seed takes of the processor's time."""
 
 
-def find(bug: Bug, seeds: range, scale: str, tries: int) -> dict[str, object]:
+def find(bug: Bug, seeds: range, scale: str, *, tries: int, only_likely: bool) -> dict[str, object]:
     """Return a seed that is broken with the bug and clean without it, and what was broken.
 
-    Seeds whose faults are likely to bring the bug out come first; at most ``tries`` are lived through.
+    Seeds whose faults are likely to bring the bug out come first; at most ``tries`` are lived through. With
+    ``only_likely`` these faults are all that happens, whatever else the seed would draw.
     """
-    for count, seed in enumerate(by_likelihood(bug, seeds, scale)[:tries], 1):
-        violation = live(bug, seed, scale)
-        if violation is not None and run_seed(seed, SCALES[scale]).violation is None:
-            words = violation[:WORDS_MAX]
-            return {"seed": seed, "tried": count, "violation": words, "scale": scale}
-    return {"seed": None, "tried": min(tries, len(seeds)), "violation": None, "scale": scale}
+    faults = likely_faults(bug) if only_likely else None
+    outcome = {"scale": scale, "faults": None if faults is None else sorted(faults)}
+    for count, seed in enumerate(by_likelihood(bug, seeds, scale, faults)[:tries], 1):
+        with limited(SEED_SECONDS), bug.applied():
+            violation = run_seed(seed, SCALES[scale], faults=faults).violation
+        if violation and run_seed(seed, SCALES[scale], faults=faults).violation is None:
+            return outcome | {"seed": seed, "tried": count, "violation": violation[:WORDS_MAX]}
+    return outcome | {"seed": None, "tried": min(tries, len(seeds)), "violation": None}
 
 
-def live(bug: Bug, seed: int, scale: str) -> str | None:
-    """Live through a seed with a bug; return what was broken. One that never ends is broken too."""
-    with limited(SEED_SECONDS), bug.applied():
-        return run_seed(seed, SCALES[scale]).violation
+def likely_faults(bug: Bug) -> frozenset[Fault]:
+    """Return the faults that may bring a bug out."""
+    return frozenset(Fault(word) for word in bug.likely.split() if word not in TRAITS)
 
 
 TRAITS: Final[dict[str, Callable[[Plan], bool]]] = {
@@ -62,13 +64,13 @@ GAP_WANTED: Final = 2 * SECOND
 """Time between two faults of the wanted kinds: an election takes one to three seconds."""
 
 
-def by_likelihood(bug: Bug, seeds: range, scale: str) -> list[int]:
+def by_likelihood(bug: Bug, seeds: range, scale: str, faults: frozenset[Fault] | None) -> list[int]:
     """Return seeds with most of what brings the bug out first; among those groups of three or more, neither too calm
     nor so troubled that nobody ever leads."""
     wanted = bug.likely.split()
 
     def rank(seed: int) -> tuple[int, bool, float, int]:
-        plan = draw_plan(seed, SCALES[scale])
+        plan = draw_plan(seed, SCALES[scale], faults=faults)
         missing = [word for word in wanted if not _has(plan, word)]
         gap = plan.fault_gap * len(plan.faults) / max(1, len(wanted))
         return (len(missing), plan.nodes < 3, abs(gap - GAP_WANTED), seed)
@@ -88,9 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--tries", type=int, default=2000, help="seeds to live through at most")
     parser.add_argument("--scale", choices=sorted(SCALES), default="full")
+    parser.add_argument("--only-likely", action="store_true", help="no faults but the likely ones")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
-    result = find(BY_NAME[options.bug], seeds, options.scale, options.tries)
+    result = find(
+        BY_NAME[options.bug],
+        seeds,
+        options.scale,
+        tries=options.tries,
+        only_likely=options.only_likely,
+    )
     print(json.dumps(result))
     return 0 if result["seed"] is not None else 1
 

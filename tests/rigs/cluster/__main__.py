@@ -26,18 +26,21 @@ def run_rig(name: str, seed: int, rounds: int | None, *, is_kept: bool) -> dict[
     started = time.monotonic()
     row: dict[str, Any] = {"rig": name, "seed": seed, "outcome": "passed", "why": []}
     figures: dict[str, Any] = {}
+    problems: list[str] = []
+    skipped = ""
     try:
         with stage(name, seed, is_kept=is_kept) as made:
-            figures = made.figures
+            figures, problems = made.figures, made.problems
             module.run(made, module.ROUNDS if rounds is None else rounds)
-            row["why"] = made.problems
     except Skipped as error:
-        row["outcome"], row["why"] = "skipped", [f"NOT SHOWN: {error}"]
+        skipped = f"NOT SHOWN: {error}"
     except Exception as error:  # noqa: BLE001 - a rig that breaks is a row too
         traceback.print_exc()
-        row["why"] = [f"{type(error).__name__}: {error}"]
-    if row["why"] and row["outcome"] != "skipped":
-        row["outcome"] = "failed"
+        problems.append(f"{type(error).__name__}: {error}")
+    if problems:
+        row["outcome"], row["why"] = "failed", problems  # also if it was skipped half-way
+    elif skipped:
+        row["outcome"], row["why"] = "skipped", [skipped]
     figures["load_average"] = round(os.getloadavg()[1], 1)  # others may have used the machine too
     row["figures"] = figures | {"run_seconds": round(time.monotonic() - started, 1)}
     return row

@@ -18,8 +18,9 @@ from typing import Final
 
 from penstock.errors import LeaseLost, PenstockError
 from rigs.cluster.load import LEASE_SECONDS
-from rigs.cluster.processes import NODES, PATIENCE_SECONDS, Cluster
+from rigs.cluster.processes import NODES, Cluster
 from rigs.cluster.stage import Stage
+from support.node_process import PATIENCE_SECONDS
 
 ROUNDS: Final = 12
 JUMPS: Final = (3600, -3600, 30, -30, 2, -2)

@@ -112,7 +112,10 @@ def _fill(stage: Stage, group: Cluster, load: Load, disk: Path, *, is_leader: bo
     life = group.life(SMALL)
     group.expected_failures.add(life.pid)
     before = len(load.book.operations)
-    _resize(disk, _used(disk) + ROOM_LEFT)
+    # Smaller than what is used it cannot be made, and that grows meanwhile.
+    wait_until(
+        lambda: _is_resized(disk, _used(disk) + ROOM_LEFT), f"the disk of node {SMALL} is full"
+    )
     try:
         if is_leader:
             wait_until(
@@ -127,10 +130,10 @@ def _fill(stage: Stage, group: Cluster, load: Load, disk: Path, *, is_leader: bo
             f"node {SMALL} {'runs' if life.is_running else 'has stopped'}, node {group.leader()} leads,"
             f" refusals: {sorted(reasons - {''})[:2]}"
         )
-        if group.leader() != SMALL or not life.is_running:
-            load.wait_for_more(10)
+        load.wait_for_more(10)  # by one that has room: a full leader has to make way
+        stage.say(f"answers go on; node {group.leader()} leads")
     finally:
-        _resize(disk, ROOM)
+        wait_until(lambda: _is_resized(disk, ROOM), f"the disk of node {SMALL} has room again")
     if not life.is_running:
         group.start(SMALL).wait_listening()
     load.wait_for_more(10)
@@ -156,20 +159,22 @@ def _used(disk: Path) -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-def _resize(disk: Path, size: int) -> None:
-    _mount("-o", f"remount,size={size}", str(disk))
+def _is_resized(disk: Path, size: int) -> bool:
+    return not _mount("-o", f"remount,size={size}", str(disk))
 
 
-def _mount(*words: str) -> None:
+def _mount(*words: str) -> str:
+    """Mount, and return what was said if it failed."""
     done = subprocess.run(["mount", *words], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise Skipped(f"needs root: mount {' '.join(words)}: {done.stderr.strip()}")
+    return done.stderr.strip() or "failed" if done.returncode else ""
 
 
 @contextlib.contextmanager
 def _tmpfs(path: Path) -> Iterator[Path]:
     path.mkdir()
-    _mount("-t", "tmpfs", "-o", f"size={ROOM},mode=0700", "penstock-rig", str(path))
+    problem = _mount("-t", "tmpfs", "-o", f"size={ROOM},mode=0700", "penstock-rig", str(path))
+    if problem:
+        raise Skipped(f"needs root: a tmpfs: {problem}")
     try:
         yield path
     finally:

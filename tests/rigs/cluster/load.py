@@ -17,12 +17,19 @@ from typing import Any, Final
 
 from penstock.client.blocking import Client
 from penstock.client.values import Delivery
-from penstock.errors import ConnectionFailed, ConnectionLost, LeaseLost, PenstockError, Unreachable
+from penstock.errors import (
+    ConnectionFailed,
+    LeaseLost,
+    PenstockError,
+    SequenceForgotten,
+    Unreachable,
+)
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue, Producer
 from penstock.testing.checking.history import Op, Operation, Outcome
-from rigs.cluster.processes import PATIENCE_SECONDS, Cluster
+from rigs.cluster.processes import Cluster
 from support.group_processes import wait_until
+from support.node_process import PATIENCE_SECONDS
 
 KEYS: Final = range(-2, 3)
 QUEUES: Final[dict[str, dict[str, Any]]] = {
@@ -322,7 +329,7 @@ def judged(error: PenstockError) -> Outcome:
     """Say whether a request that ended with an error may have taken effect."""
     if isinstance(error, ConnectionFailed) and not isinstance(error, Unreachable):
         return Outcome.UNKNOWN
-    return Outcome.UNKNOWN if type(error).__name__ == "SequenceForgotten" else Outcome.FAIL
+    return Outcome.UNKNOWN if isinstance(error, SequenceForgotten) else Outcome.FAIL
 
 
 def words(error: PenstockError) -> str:
@@ -416,6 +423,3 @@ def under_load(load: Load) -> Iterator[Load]:
 
 def is_lost_answer(operation: Operation) -> bool:
     return operation.op is Op.DEQUEUE and operation.outcome is Outcome.UNKNOWN
-
-
-__all__ = ["LEASE_SECONDS", "QUEUES", "Book", "ConnectionLost", "Load", "under_load"]

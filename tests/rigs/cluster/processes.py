@@ -22,7 +22,7 @@ from penstock.client.blocking import Client, connect
 from penstock.errors import PenstockError
 from penstock.protocol.version2 import ClusterInfo
 from support.group_processes import wait_until
-from support.node_process import PATIENCE_SECONDS, NodeProcess
+from support.node_process import NodeProcess
 
 NODES: Final = (1, 2, 3)
 PORTS: Final = range(20_000, 32_000)
@@ -296,14 +296,3 @@ def cluster(
     with Cluster(data, places, *flags, before=before) as made:
         made.start_all()
         yield made
-
-
-__all__ = [
-    "NODES",
-    "PATIENCE_SECONDS",
-    "Cluster",
-    "NodeProcess",
-    "Place",
-    "cluster",
-    "loopback_places",
-]

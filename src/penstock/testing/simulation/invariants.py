@@ -122,7 +122,8 @@ class Invariants:
         self._world.note(f"{process.host} leads in term {core.term}")
         self._world.recorder.happen(process.host, Op.LEAD)
         for index, term in self._terms.items():
-            if index < core.log.first - 1:
+            # One that is elected late, in a term that others have left behind, owes nothing to later terms.
+            if index < core.log.first - 1 or term > core.term:
                 continue
             if index > core.log.last or core.log.term(index) != term:
                 raise Broken(
