@@ -132,5 +132,5 @@ def test_a_state_gives_pages_to_its_paged_queues_and_takes_them_back() -> None:
 def test_a_state_without_pages_refuses_a_paged_queue() -> None:
     state = State()
     assert state.paging_refusal() == "it needs files of generation 3"
-    with pytest.raises(ReplayConflict, match="has no pages"):
+    with pytest.raises(ReplayConflict, match="needs files of generation 3"):
         state.create(QueueName("large"), PAGED, NO_OPTIONS)

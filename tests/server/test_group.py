@@ -218,9 +218,13 @@ def test_a_node_joins_catches_up_and_votes() -> None:
     rig.enqueue(leader, b"before")
     rig.start(4, is_joining=True, listen="host4:5000")
     assert change(rig, leader, (Step.LEARNER, 4), labels=((4, label("host4:5000", "")),)) == [None]
-    rig.introduce()
-    rig.tick_until(lambda: rig.group(leader).has_caught_up(4))
+    refused = change(rig, leader, (Step.VOTER, 4))  # it was not heard, and is not named yet
+    assert refused[0] is not None
+    assert "has not caught up" in refused[0]
     assert rig.group(4).membership.is_barred
+    rig.introduce()
+    rig.tick_until(lambda: not rig.group(4).membership.is_barred)
+    rig.tick_until(lambda: rig.group(leader).has_caught_up(4))
     assert change(rig, leader, (Step.VOTER, 4)) == [None]
     rig.agree()
     assert rig.group(4).status().members[-1].standing == "voter"

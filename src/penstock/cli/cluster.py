@@ -15,7 +15,7 @@ from rich.table import Table
 from penstock.cli.connection import NODE, connected
 from penstock.cli.group_flags import parse_node, parse_peer
 from penstock.cli.output import Exit, cell, emit, say
-from penstock.errors import ConnectionLost, InvalidValue, NotLeader
+from penstock.errors import ConnectionLost, InvalidValue, NotLeader, RequestRefused
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -195,12 +195,22 @@ def _make_learner(client: Client, node: int, address: str) -> None:
 
 
 def _make_voter(client: Client, node: int, address: str) -> None:
-    _change(
-        client,
-        lambda: client.change_members(voters={node: address}),
-        lambda info: _is_voter(info, node) and _is_at(info, node, address),
-    )
-    say(f"node {node} is a voter at {address}")
+    end = time.monotonic() + LEAD_SECONDS
+    while True:
+        try:
+            _change(
+                client,
+                lambda: client.change_members(voters={node: address}),
+                lambda info: _is_voter(info, node) and _is_at(info, node, address),
+            )
+        except RequestRefused as error:
+            # The group may be making a change of its own, which names the newcomer.
+            if isinstance(error, NotLeader) or time.monotonic() >= end:
+                raise
+            time.sleep(LOOK_SECONDS)
+            continue
+        say(f"node {node} is a voter at {address}")
+        return
 
 
 def _wait_caught_up(client: Client, node: int, seconds: float) -> None:

@@ -25,7 +25,7 @@ from penstock.server.entry_store import EMPTY, EntryStore
 from penstock.server.group_replica import UNPAGED, GroupReplica
 from penstock.server.group_status import GroupStatus, MemberStatus
 from penstock.server.member import GroupMember
-from penstock.server.membership import Membership, label
+from penstock.server.membership import Membership, label, parse_label
 from penstock.server.metrics import Meter
 from penstock.server.rebuild import Replay, restore
 from penstock.server.settings import GroupSettings
@@ -138,10 +138,29 @@ class Group:
         if not self.replica.state.group:
             self._change(Change(base=self.replica.group.configuration))
             return
+        if self._promote_returning():
+            return
         for peer in self.membership.strangers():
             change = self._next_step_for(peer)
             if change is not None:
                 self._change(change)
+                return
+        self._name_learners()
+
+    def _name_learners(self) -> None:
+        """Say of each learner which incarnation it is: it may vote from then on, before it is made a voter.
+
+        Were it named by the very change that makes it one, that change could be in force without it, and nobody could
+        win an election any more.
+        """
+        configuration = self.replica.group.configuration
+        for peer in () if configuration.is_joint else configuration.learners:
+            address, named = parse_label(configuration.label(peer))
+            heard = self.membership.heard.get(peer, "")
+            if heard and not named:
+                self._change(
+                    Change(((Step.LEARNER, peer),), labels=((peer, label(address, heard)),))
+                )
                 return
 
     def _leave_if_short_of_room(self) -> None:
@@ -151,6 +170,21 @@ class Group:
         if self.replica.is_short_of_room and to and not self._ticks_to_leave:
             self._ticks_to_leave = 2 * self.settings.election_ticks
             self.transfer_leadership(to, lambda _: None)
+
+    def _promote_returning(self) -> bool:
+        """Let one that lost its files vote again, now that it has everything. Return whether that was done."""
+        peer = self._returning[0]
+        configuration = self.replica.group.configuration
+        if peer not in configuration.learners or not self._may_vote(peer):
+            return False
+        self._change(Change(((Step.VOTER, peer),)))
+        return True
+
+    def _may_vote(self, peer: int) -> bool:
+        """Return whether a learner has all that is committed, what names it among that."""
+        _, named = parse_label(self.replica.group.configuration.label(peer))
+        is_named = bool(named) and named == self.membership.heard.get(peer)
+        return is_named and self.has_caught_up(peer)
 
     def _next_step_for(self, peer: int) -> Change | None:
         configuration = self.replica.group.configuration
@@ -164,11 +198,9 @@ class Group:
             # Only one that was a voter comes back by itself; who was removed on purpose stays away.
             if self._returning[0] != peer:
                 return None
-            return Change(((Step.LEARNER, peer),), labels=((peer, label(self._returning[1], "")),))
-        if not self.has_caught_up(peer):
-            return None
-        named = label(address, self.membership.heard[peer])
-        return Change(((Step.VOTER, peer),), labels=((peer, named),))
+            own = label(self._returning[1], self.membership.heard[peer])
+            return Change(((Step.LEARNER, peer),), labels=((peer, own),))
+        return None
 
     def _change(self, change: Change) -> None:
         self._changing = True
@@ -188,21 +220,24 @@ class Group:
 
     def change_members(self, change: Change, then: Callable[[str | None], None]) -> None:
         """Change the members; ``then`` hears ``None`` when that is in force, or why it is not."""
-        labels = dict(change.labels)
         configuration = self.replica.group.configuration
         for step, peer in change.steps:
-            if step is not Step.VOTER or configuration.is_voter(peer):
+            if (
+                step is not Step.VOTER
+                or configuration.is_voter(peer)
+                or not self.replica.is_leading
+            ):
                 continue
-            if not self.membership.heard.get(peer):
-                # It could not vote, for nothing would name it; and nobody could lead without it.
-                then(f"node {peer} was not heard from yet; start it, and add it as a learner first")
+            if peer not in configuration.learners or not self._may_vote(peer):
+                # It could not vote yet, and it may be that nobody can lead without it.
+                then(f"node {peer} has not caught up; start it, add it as a learner, and try again")
                 return
-            # The newcomer knows by this that it is meant, and may vote.
-            address = labels.get(peer, self.membership.address(peer) or "").partition("#")[0]
-            labels[peer] = label(address, self.membership.heard[peer])
-        self.replica.change_members(
-            Change(change.steps, change.leave, tuple(sorted(labels.items()))), then
-        )
+        # An address that is told anew says nothing of who is there.
+        labels = [
+            (peer, label(address, named or parse_label(configuration.label(peer))[1]))
+            for peer, (address, named) in ((one, parse_label(text)) for one, text in change.labels)
+        ]
+        self.replica.change_members(Change(change.steps, change.leave, tuple(labels)), then)
 
     def transfer_leadership(self, to: int, then: Callable[[str | None], None]) -> None:
         """Hand leadership over; ``then`` hears ``None`` when another leads, or why not."""

@@ -14,13 +14,13 @@ from penstock.errors import PenstockError
 from penstock.model import Index, SnapshotPoint, Term
 from penstock.protocol.version2 import Failed, Failure
 from penstock.queues.state import State
-from penstock.raft.configuration import Change, encode_configuration
+from penstock.raft.configuration import Change, decode_change, encode_configuration
 from penstock.raft.messages import REPLIES, Kind, Message, Snapshot
 from penstock.raft.progress import Pace
 from penstock.raft.ready import Ready
 from penstock.raft.refusals import InvariantBroken, Refused
 from penstock.server.disk import Disk
-from penstock.server.entry_store import stored_payload
+from penstock.server.entry_store import change_in, is_change, stored_payload
 from penstock.server.member import GroupMember
 from penstock.server.membership import Membership
 from penstock.server.metrics import Meter
@@ -368,16 +368,26 @@ class GroupReplica(Replica):
         if ready.snapshot is not None:
             self._begin_anew(Index(ready.snapshot.index - 1))
         self.group.persisted(ready.token)
+        self._note_named(ready)
         self._send(ready.messages_after)
         self._note_role()
         self._is_chore_due = True
         self.advance()
+
+    def _note_named(self, ready: Ready) -> None:
+        """Look for this node's own name in changes that are durable now, as long as it may not vote."""
+        if self.membership.is_barred:
+            for payload in (one for append in ready.appends for one in append.payloads):
+                if is_change(payload):
+                    self.membership.note_named(decode_change(change_in(payload)).labels)
 
     def _begin_anew(self, index: Index) -> None:
         """Go on from another's snapshot."""
         self.state = self._restored
         self._replay = Replay(self.state, is_by_id=True, initial=self.membership.initial)
         self.applied = index
+        self._configuration = self.group.configuration
+        self.membership.follow(self._configuration)
 
     def _apply(self, committed: Index) -> None:
         if committed <= self.applied and not (self._ends and self._ends[0] <= self.applied):

@@ -8,7 +8,7 @@ until enough others have said that they never knew it, or until a change of memb
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,12 +161,21 @@ class Membership:
         if configuration == self.configuration:
             return
         self.configuration = configuration
-        node = self._settings.node
-        _, named = parse_label(configuration.label(node))
-        if not self._is_admitted and named == self.incarnation and node in configuration.voters:
-            self._admit()  # it has caught up: the change that names it is in its own log
+        self.note_named(configuration.labels)
         for call in self.when_changed:
             call()
+
+    def note_named(self, labels: Iterable[tuple[int, str]]) -> None:
+        """Note labels of a change that is in this node's log, committed or not.
+
+        One that names this very incarnation was written after the old one was out of the group. Who has it in its log is
+        as good a voter as any: whoever knows less is refused for that.
+        """
+        if self._is_admitted:
+            return
+        own = dict(labels).get(self._settings.node, "")
+        if parse_label(own)[1] == self.incarnation:
+            self._admit()
 
     def peers(self) -> list[int]:
         """Return everyone to be connected to."""
