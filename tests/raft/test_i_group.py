@@ -32,7 +32,8 @@ def test_i19_a_wiped_member_does_not_vote_until_it_has_caught_up_as_a_learner() 
         if not standings or standings[-1] != standing:
             standings.append(standing)
         if standing == "away" or len(standings) == 1:
-            assert own.membership.is_barred  # whoever knows less than it does could else be elected by it
+            # Whoever knows less than the group could else be elected by it.
+            assert own.membership.is_barred
         return standing == "voter" and len(standings) > 1
 
     rig.tick_until(is_back)
