@@ -118,6 +118,24 @@ def test_many_random_lives_survive_every_cut(seed: int, alone: bool) -> None:
 
 
 @WAYS
+def test_a_segment_that_gets_messages_while_it_is_being_forgotten_keeps_its_acks(
+    alone: bool,
+) -> None:
+    life = Life(alone=alone)
+    life.queue(1)
+    life.publish(1, [900, 400])
+    life.sync()
+    life.flush(1)
+    life.ack(1, [0, 1])
+    life.begin()
+    life.publish(1, [60])
+    life.write()
+    life.finish()
+    life.checkpoint()
+    check_everywhere(life, seed=8, random_states=1)
+
+
+@WAYS
 def test_a_second_power_cut_during_recovery_loses_nothing_either(alone: bool) -> None:
     life = scripted(alone=alone)
     count = 0

@@ -233,11 +233,11 @@ def seed_unknown_segments_kept(patch: Patch) -> None:
 def seed_delivers_flushed_twice(patch: Patch) -> None:
     original = Segment.flush
 
-    def flush(self: Segment, path: Path) -> None:
+    def flush(self: Segment, path: Path, *, may_grow: bool) -> None:
         # As after a crash: what the file says already is not known.
         if self.is_dirty:
             self.state &= np.uint8(0xFF ^ queue_segments.DELIVER_FLUSHED)
-        original(self, path)
+        original(self, path, may_grow=may_grow)
 
     patch.setattr(Segment, "flush", flush)
 

@@ -408,8 +408,9 @@ class QueueIndex:
         """
         self._write_out()
         if self._dirty_count:
+            newest = self._next_sequence // self._limits.entry_count
             for number in sorted(self._segments):
-                self._segments[number].flush(self.journal_path)
+                self._segments[number].flush(self.journal_path, may_grow=number >= newest)
         self._flushed_size = self._journal_size
         self._dirty_count = 0
 

@@ -191,13 +191,14 @@ class Segment:
         facts = self.state & (PUBLISHED | ACKED | PUBLISH_FLUSHED)
         return not self._waiting and not (facts == PUBLISHED).any()
 
-    def flush(self, journal_path: Path) -> None:
+    def flush(self, journal_path: Path, *, may_grow: bool) -> None:
         """Append to the file what it does not say yet; it is not synced.
 
-        A segment without a message that is not acked is left as it is: the next checkpoint forgets it.
+        A segment without a message that is not acked is left as it is: the next checkpoint forgets it. Not so one that
+        may get messages before that: its file would then stay, and what the journal said of it would be gone.
         """
         self.write_out()
-        if not self.is_dirty or not self.unacked:
+        if not self.is_dirty or not (self.unacked or may_grow):
             return
         state = self.state
         facts = state & (PUBLISHED | ACKED | PUBLISH_FLUSHED)
