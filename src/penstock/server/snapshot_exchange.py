@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import BadData
+from penstock.errors import BadData, StorageFailed
 from penstock.model import Index, SnapshotPoint, Term
 from penstock.raft.messages import Snapshot
 from penstock.server.disk import Disk
@@ -69,25 +69,35 @@ class SnapshotReceipt:
         """Return how many bytes of this very transfer are here; another one that had begun is given up."""
         wanted = (snapshot.index, snapshot.term, size, checksum)
         if wanted != self._wanted or self._writer is None:
-            self.abandon()
-            self._wanted = wanted
-            self._count += 1  # a name of its own: the one before may wait to be installed
-            self._writer = self._directory.snapshot.writer(f"{RECEIVED}{self._count % 2}")
+            try:
+                self.abandon()
+                self._wanted = wanted
+                self._count += 1  # a name of its own: the one before may wait to be installed
+                self._writer = self._directory.snapshot.writer(f"{RECEIVED}{self._count % 2}")
+            except StorageFailed as error:
+                self._fail(error)
+                return 0
         return self._writer.size
 
     def write(self, offset: int, data: bytes) -> None:
-        """Take the next bytes."""
+        """Take the next bytes; they are lost if the disk has failed, and the node with them."""
         writer = self._writer
-        assert writer is not None, "a transfer has begun"
-        assert offset == writer.size, "it keeps the order"
-        writer.write(data)
+        if writer is None:
+            return
+        assert offset == writer.size, "a transfer keeps its order"
+        try:
+            writer.write(data)
+        except StorageFailed as error:
+            self._writer = None
+            self._fail(error)
         self._tail = (self._tail + data[-CHECKSUM_SIZE:])[-CHECKSUM_SIZE:]
 
     def finish(self, then: Callable[[bool], None]) -> None:
         """Check and sync the whole; ``then`` hears whether it is what was offered."""
         writer, wanted = self._writer, self._wanted
-        assert writer is not None, "a transfer has begun"
-        assert wanted is not None, "a transfer has begun"
+        if writer is None or wanted is None:
+            then(False)
+            return
         if (writer.size, int.from_bytes(self._tail, "big")) != wanted[2:]:
             self.abandon()
             then(False)
