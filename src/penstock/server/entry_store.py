@@ -88,7 +88,6 @@ class EntryStore:
         self._held_size = 0
         self._last = int(self._log.end)
         self._snapshot_configuration = configuration
-        self._is_snapshot_usable = True
         self._note_beginning()
 
     def _note_beginning(self) -> None:

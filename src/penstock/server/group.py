@@ -279,7 +279,9 @@ class Group:
             committed=core.log.committed - 1,
             applied=int(replica.applied),
             is_joint=core.configuration.is_joint,
-            members=tuple(self._member(core.configuration, one) for one in _all(core)),
+            members=tuple(
+                self._member(core.configuration, one) for one in core.configuration.members
+            ),
         )
 
     def _member(self, configuration: Configuration, peer: int) -> MemberStatus:
@@ -339,10 +341,6 @@ class _Transfer:
         self._replica.when_ticked.remove(self._look)
         assert then is not None
         then(reason)
-
-
-def _all(core: Raft) -> tuple[int, ...]:
-    return core.configuration.members
 
 
 def _configuration(state: State, initial: Configuration) -> Configuration:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -73,7 +74,7 @@ class Book:
             return sum(o.op is Op.ENQUEUE and o.outcome is Outcome.OK for o in self.operations)
 
 
-class _Worker:
+class _Worker(ABC):
     """One client in a thread of its own."""
 
     def __init__(self, load: Load, name: str, seed: int) -> None:
@@ -90,8 +91,8 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the end
             self.error = error
 
-    def run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def run(self) -> None: ...
 
     def open(self, *, retry: float = 0.0) -> Client:
         """Return a client as soon as any node answers."""
@@ -348,7 +349,11 @@ class Load:
         self.book = Book()
         self.stopping = threading.Event()
         self.started = time.monotonic()
-        kinds = (PlainProducer, NumberedProducer, Consumer)
+        kinds: tuple[type[PlainProducer | NumberedProducer | Consumer], ...] = (
+            PlainProducer,
+            NumberedProducer,
+            Consumer,
+        )
         self._workers: list[_Worker] = [
             kind(self, f"{kind.__name__[0].lower()}{number}", seed * 100 + 10 * place + number)
             for place, kind in enumerate(kinds)
