@@ -83,7 +83,7 @@ def seed_metadata_in_place(patch: Patch) -> None:
 
 def seed_damage_is_a_torn_tail(patch: Patch) -> None:
     def judge(
-        file: File, path: Path, layout: LogLayout, walked: Walked, *, first: int, sure: int
+        file: File, path: Path, _layout: LogLayout, walked: Walked, **_known: object
     ) -> Cut | None:
         start = walked.records.end
         stop = end_of_data(file, start, file.size())

@@ -269,6 +269,23 @@ def test_r5_a_batch_whose_first_sector_was_lost_is_a_torn_tail() -> None:
     assert [cut.offset for cut in log.cuts] == [len(whole)]
 
 
+def test_r5_a_sector_that_was_torn_itself_is_a_torn_tail_where_a_sync_point_was_kept() -> None:
+    whole = INITIAL_2 + record(b"first")
+    batch = record(b"a" * 1000) + record(b"b" * 100)
+    lost = slice(2 * 512 - 64 - len(whole), 2 * 512 - len(whole))  # the last 64 bytes of a sector
+    torn = bytearray(batch)
+    torn[lost] = bytes(64)
+    log = open_2(whole + torn + bytes(64), **{"penstock.synced": sync_point_file(0)})
+    assert content(log) == {0: (1, b"first")}
+    assert [cut.offset for cut in log.cuts] == [len(whole)]
+    # Without one, or with fewer bytes missing, it may be what somebody was promised.
+    with pytest.raises(CorruptData, match="whole records follow"):
+        open_2(whole + torn + bytes(64))
+    torn[lost.start] = ord("a")
+    with pytest.raises(CorruptData, match="whole records follow"):
+        open_2(whole + torn + bytes(64), **{"penstock.synced": sync_point_file(0)})
+
+
 # R6: a bad record that is committed, or that whole records follow, is damage.
 
 
@@ -327,7 +344,7 @@ def test_r8_a_generation_1_term_that_falls_or_is_below_1_is_damage(term: int) ->
 def _judge_1(data: bytes) -> tuple[int, int, str] | None:
     file = MemoryFiles({str(LOG): data}).open(LOG, write=False)
     walked = walk_file(file, LOG, LogLayout.ONE_B)
-    cut = judge_tail(file, LOG, LogLayout.ONE_B, walked, first=0, sure=-1)
+    cut = judge_tail(file, LOG, LogLayout.ONE_B, walked, first=0, sure=-1, is_ours=False)
     return None if cut is None else (cut.offset, cut.size, cut.reason)
 
 

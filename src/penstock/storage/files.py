@@ -21,6 +21,9 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 TEMPORARY_SUFFIX: Final = ".penstock-temporary"
 
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""What a full disk says. Nothing is lost by it, unlike by any other failure."""
+
 # Linux takes at most 1024 pieces in one call; small pieces are cheaper to join than to list anyway.
 _PIECES_MAX: Final = 64
 

@@ -20,6 +20,9 @@ from penstock.storage.reading import Walked, end_of_data, find_record_in_file, r
 SECTOR: Final = 512
 """The unit in which a disk keeps or loses what was not synced."""
 
+TORN_PIECE: Final = 64
+"""A sector that was torn itself lacks at least so much of its end."""
+
 _ADVICE: Final = "nothing was changed: restore the file, or salvage with 'penstock repair'"
 
 
@@ -40,11 +43,19 @@ class Cut:
 
 
 def judge_tail(
-    file: File, path: Path, layout: LogLayout, walked: Walked, *, first: int, sure: int
+    file: File,
+    path: Path,
+    layout: LogLayout,
+    walked: Walked,
+    *,
+    first: int,
+    sure: int,
+    is_ours: bool,
 ) -> Cut | None:
     """Decide what stands where a walk ended: nothing, a torn tail, or damage, which raises ``CorruptData``.
 
-    ``first`` is the index of the file's first record, ``sure`` the last index that was surely synced.
+    ``first`` is the index of the file's first record, ``sure`` the last index that was surely synced. ``is_ours``: a
+    sync point was kept from the beginning, so that all but the last seconds is sure.
     """
     position, size = walked.records.end, file.size()
     index = first + len(walked.records)
@@ -60,8 +71,10 @@ def judge_tail(
         # An end mark behind all that was synced: what follows it was never promised to anybody.
         return Cut(path=path, offset=position, size=stop - position, reason="bytes behind the end")
     if layout.is_marked:
+        # With less to go by, more must be missing before a tail is given up that has whole records in it.
+        piece = TORN_PIECE if is_ours else SECTOR
         resumed = find_record_in_file(file, layout, position + 1, size)
-        if resumed is not None and not _lacks_a_sector(file, position, resumed):
+        if resumed is not None and not _lacks_a_piece(file, position, resumed, piece):
             raise _damage(
                 file, path, position,
                 f"entry {index} is not whole ({reason}), but whole records follow at {resumed}",
@@ -99,25 +112,14 @@ def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:
     )
 
 
-def _lacks_a_sector(file: File, start: int, stop: int) -> bool:
-    """Return whether a whole sector in the stretch is still zero, as before the write that was torn.
+def _lacks_a_piece(file: File, start: int, stop: int, piece: int) -> bool:
+    """Return whether a sector in the stretch ends in zeros, as before the write that was torn.
 
     A disk writes the sectors of one batch in any order, so a power cut can lose the first and keep the
     last. Bits that turned over leave no such trace.
     """
-    first = start - start % SECTOR
-    zero = bytes(SECTOR)
-    written: set[int] = set()
-    for offset, data in read_data(file, first, stop + SECTOR):
-        for at in range((-offset) % SECTOR, len(data), SECTOR):
-            sector = data[at : at + SECTOR]
-            if sector != zero[: len(sector)]:
-                written.add(offset + at)
-    return any(at not in written for at in range(first + SECTOR, stop - SECTOR + 1, SECTOR)) or (
-        _rest_of_sector_is_zero(file, start)
-    )
-
-
-def _rest_of_sector_is_zero(file: File, start: int) -> bool:
-    rest = file.read(start, SECTOR - start % SECTOR)
-    return not rest.strip(b"\x00")
+    for end in range(start - start % SECTOR + SECTOR, stop + 1, SECTOR):
+        begin = max(start, end - piece)
+        if not file.read(begin, end - begin).strip(b"\x00"):
+            return True
+    return False

@@ -396,8 +396,17 @@ class SegmentedLog:
     def _open_newest(self, first: int) -> Cut | None:
         self._initialise(first)
         segment, walked = self._open(first)
-        sure = max(self._sync_point.point.synced, self._sync_point.point.committed)
-        return judge_tail(segment.file, segment.path, LAYOUT, walked, first=first, sure=sure)
+        point = self._sync_point.point
+        sure = max(point.synced, point.committed)
+        return judge_tail(
+            segment.file,
+            segment.path,
+            LAYOUT,
+            walked,
+            first=first,
+            sure=sure,
+            is_ours=point.sequence > 0,
+        )
 
     def _initialise(self, first: int) -> None:
         """Make the newest segment's header anew if a crash cut it short (R2)."""

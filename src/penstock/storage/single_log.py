@@ -269,8 +269,17 @@ class SingleLog:
             raise error.located(str(self._path)) from None
         self._first = _after(snapshot) if old_first is None else old_first
         # While an unfinished compaction shows, the records were synced up to the last one.
-        sure = max(self._first + walked.commit, self._sync_point.point.synced)
-        cut = judge_tail(self._file, self._path, LAYOUT, walked, first=self._first, sure=sure)
+        point = self._sync_point.point
+        sure = max(self._first + walked.commit, point.synced)
+        cut = judge_tail(
+            self._file,
+            self._path,
+            LAYOUT,
+            walked,
+            first=self._first,
+            sure=sure,
+            is_ours=point.sequence > 0,
+        )
         if walked.commit >= len(walked.records):
             raise CorruptData(
                 "committed entries are missing",

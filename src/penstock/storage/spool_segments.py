@@ -29,16 +29,13 @@ from penstock.formats.beats.segment import (
     decode_header,
     encode_header,
 )
-from penstock.storage.files import File, Files
+from penstock.storage.files import NO_ROOM, File, Files
 
 CHUNK: Final = 2**18
 """Bytes that a cursor reads at a time: few enough to stay in a cache while they are taken apart."""
 
 CODED_CHUNK: Final = 2**16
 """The same of a compressed segment: LZ4 makes up to 255 times as much of it."""
-
-NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""What a full disk says. Nothing is lost by it, unlike by any other failure."""
 
 WRITTEN_VERSION: Final = 2
 HEADER_MAX: Final = 12

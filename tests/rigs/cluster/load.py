@@ -58,6 +58,7 @@ class Book:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.level = 0
+        self.answered_enqueues = 0  # requests, whatever they held
         self._lock = threading.Lock()
 
     def note(self, operation: Operation) -> None:
@@ -65,13 +66,10 @@ class Book:
             self.operations.append(operation)
             if operation.outcome is Outcome.OK:
                 if operation.op is Op.ENQUEUE:
+                    self.answered_enqueues += 1
                     self.level += len(operation.ids)
                 elif operation.op is Op.ACK:
                     self.level -= len(operation.ids)
-
-    def answered_enqueues(self) -> int:
-        with self._lock:
-            return sum(o.op is Op.ENQUEUE and o.outcome is Outcome.OK for o in self.operations)
 
 
 class _Worker(ABC):
@@ -370,8 +368,8 @@ class Load:
 
     def wait_for_more(self, count: int) -> None:
         """Wait until that many more enqueues were answered from now on."""
-        goal = self.book.answered_enqueues() + count
-        wait_until(lambda: self.is_broken or self.book.answered_enqueues() >= goal, "answers")
+        goal = self.book.answered_enqueues + count
+        wait_until(lambda: self.is_broken or self.book.answered_enqueues >= goal, "answers")
         self.raise_error()
 
     @property

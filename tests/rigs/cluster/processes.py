@@ -1,4 +1,4 @@
-"""Three real nodes: started, killed, paused, started again, and heard. Loopback, or places that a rig has made.
+"""Real nodes, three if not said otherwise: started, killed, paused, started again, and heard. Loopback, or places that a rig has made.
 
 Nothing here sleeps for a condition: nodes are asked, or their log lines are waited for.
 """
@@ -39,6 +39,7 @@ class Place:
     client: str  # HOST:PORT
     peer: str
     enter: Callable[[], None] | None = None  # runs in the node's process before it starts
+    data: Path | None = None  # its directory, if not beside those of the others
 
 
 def loopback_places(random: Random) -> dict[int, Place]:
@@ -63,12 +64,16 @@ def heard(row: Mapping[str, Any]) -> float:
 _AHEAD: Final = time.time() - time.monotonic()
 
 
+def _elections(node: int, life: NodeProcess) -> list[tuple[float, int, int]]:
+    return [(heard(row), node, row["term"]) for row in life.said("role") if row["role"] == "leader"]
+
+
 class NodeEnded(Exception):
     """A node that should run does not."""
 
 
 class Cluster:
-    """Nodes 1 to 3, each in a directory of its own, over all their lives."""
+    """Nodes 1 to 3, or as many as there are places, each in a directory of its own, over all their lives."""
 
     def __init__(
         self, data: Path, places: Mapping[int, Place], *flags: str | float, before: str = ""
@@ -78,7 +83,10 @@ class Cluster:
         self._places = places
         self._flags = flags
         self._before = before
-        self.lives: dict[int, list[NodeProcess]] = {node: [] for node in NODES}
+        self.nodes = tuple(sorted(places))
+        self.lives: dict[int, list[NodeProcess]] = {node: [] for node in self.nodes}
+        # Of lives that have ended: who waits for a leader must not read hundreds of logs each time.
+        self._past_elections: list[tuple[float, int, int]] = []
         self.paused: set[int] = set()
         self.expected_failures: set[int] = set()  # process ids of nodes that a rig let fail
 
@@ -87,8 +95,11 @@ class Cluster:
     def start(self, node: int) -> NodeProcess:
         """Start a node, new or again."""
         assert not self.is_running(node), f"node {node} runs"
+        if self.lives[node]:
+            self.life(node).wait()  # until all that it said was heard
+            self._past_elections += _elections(node, self.life(node))
         place = self._places[node]
-        peers = ",".join(f"{each}={self._places[each].peer}" for each in NODES)
+        peers = ",".join(f"{each}={self._places[each].peer}" for each in self.nodes)
         life = NodeProcess(
             self.data(node),
             *("--node", node, "--peers", peers, *self._flags),
@@ -103,14 +114,14 @@ class Cluster:
         return self.lives[node][-1]
 
     def data(self, node: int) -> Path:
-        return self._data / f"node-{node}"
+        return self._places[node].data or self._data / f"node-{node}"
 
     def is_running(self, node: int) -> bool:
         return bool(self.lives[node]) and self.life(node).is_running
 
     @property
     def running(self) -> list[int]:
-        return [node for node in NODES if self.is_running(node)]
+        return [node for node in self.nodes if self.is_running(node)]
 
     def kill(self, node: int) -> None:
         self.life(node).kill()
@@ -133,9 +144,9 @@ class Cluster:
     # --- all of them ---
 
     def start_all(self) -> None:
-        for node in NODES:
+        for node in self.nodes:
             self.start(node)
-        for node in NODES:
+        for node in self.nodes:
             self.life(node).wait_listening()
         self.wait_whole()
 
@@ -147,7 +158,7 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        return ",".join(self._places[node].client for node in NODES)
+        return ",".join(self._places[node].client for node in self.nodes)
 
     def client(self, *, retry: float = 0.0, timeout: float = SILENCE_SECONDS) -> Client:
         return connect(self.addresses, retry=retry, timeout=timeout)
@@ -190,13 +201,13 @@ class Cluster:
 
     def elections(self) -> list[tuple[float, int, int]]:
         """Return (when, node, term) of every leader so far, in order."""
-        return sorted(
-            (heard(row), node, row["term"])
+        present = [
+            election
             for node, lives in self.lives.items()
-            for life in lives
-            for row in life.said("role")
-            if row["role"] == "leader"
-        )
+            if lives
+            for election in _elections(node, lives[-1])
+        ]
+        return sorted(self._past_elections + present)
 
     def leading(self) -> ClusterInfo | None:
         """Return what the leader says, ``None`` while nobody leads and answers."""
@@ -207,7 +218,7 @@ class Cluster:
         return None
 
     def wait_whole(self) -> ClusterInfo:
-        """Wait until all three are voters that have what the leader had when this began, and keep up."""
+        """Wait until all nodes are voters that have what the leader had when this began, and keep up."""
         goal: list[int] = []
         found: list[ClusterInfo] = []
 
@@ -222,20 +233,20 @@ class Cluster:
             others = [each for each in info.members if each.node != info.node]
             return (
                 not info.is_joint
-                and [each.node for each in info.members] == list(NODES)
+                and [each.node for each in info.members] == list(self.nodes)
                 and all(each.standing == "voter" for each in info.members)
                 and all(e.pace == "replicate" and (e.match or 0) >= goal[0] for e in others)
             )
 
         try:
-            wait_until(is_whole, "three voters that have everything")
+            wait_until(is_whole, f"{len(self.nodes)} voters that have everything")
         except AssertionError as error:
-            seen = [str(self.asked(node)) for node in NODES]
+            seen = [str(self.asked(node)) for node in self.nodes]
             raise AssertionError("\n".join([f"{error}; goal {goal}", *seen])) from None
         return found[0]
 
     def _expect_all_running(self) -> None:
-        for node in NODES:
+        for node in self.nodes:
             if not self.is_running(node):
                 life = self.life(node)
                 last = life.events[-1:] + life.said("failed")
@@ -248,12 +259,12 @@ class Cluster:
         found: list[int] = []
 
         def is_equal() -> bool:
-            infos = [self.asked(node) for node in NODES]
+            infos = [self.asked(node) for node in self.nodes]
             found[:] = [-1 if info is None else info.applied for info in infos]
             lasts = {None if info is None else info.last for info in infos}
             return len(set(found) | lasts) == 1
 
-        wait_until(is_equal, "all three have applied the same")
+        wait_until(is_equal, "all nodes have applied the same")
         return found[0]
 
     # --- what they said ---
@@ -292,7 +303,7 @@ class Cluster:
 def cluster(
     data: Path, places: Mapping[int, Place], *flags: str | float, before: str = ""
 ) -> Iterator[Cluster]:
-    """Run three nodes that have found a leader, and end them whatever happens."""
+    """Run nodes that have found a leader, and end them whatever happens."""
     with Cluster(data, places, *flags, before=before) as made:
         made.start_all()
         yield made

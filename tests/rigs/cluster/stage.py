@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import resource
 import shutil
 import sys
 import tempfile
@@ -11,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import Any
 
 from penstock.testing.checking.history import write_history
@@ -34,6 +35,7 @@ class Stage:
     home: Path
     random: Random
     is_short: bool = False
+    flags: tuple[str | float, ...] = ()  # for every node, before those of the rig
     faults: list[tuple[str, float, float]] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -48,10 +50,11 @@ class Stage:
         return self.random.choice([each for each in NODES if each != node])
 
     def note_waits(self, name: str, waits: list[float]) -> None:
-        """Add how long something took, half of the times and at most."""
-        if waits:
-            self.figures[f"{name}_p50_s"] = round(median(waits), 2)
-            self.figures[f"{name}_max_s"] = round(max(waits), 2)
+        """Add how long something took: at most in half of the cases, in 99 of 100, and in all."""
+        for title, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+            if waits:
+                nearest = sorted(waits)[math.ceil(share * len(waits)) - 1]
+                self.figures[f"{name}_{title}_s"] = round(nearest, 2)
 
     @contextmanager
     def fault(self, what: str) -> Iterator[None]:
@@ -69,9 +72,9 @@ class Stage:
         places: Mapping[int, Place] | None = None,
         before: str = "",
     ) -> Iterator[Cluster]:
-        """Run three nodes; what they must not say counts as a problem."""
+        """Run the nodes; what they must not say counts as a problem."""
         places = loopback_places(self.random) if places is None else places
-        with cluster(self.home, places, *flags, before=before) as made:
+        with cluster(self.home, places, *self.flags, *flags, before=before) as made:
             try:
                 yield made
             finally:
@@ -89,7 +92,7 @@ class Stage:
     ) -> Iterator[Load]:
         """Load the group while the body breaks it; then compare its nodes, drain it, and judge the history.
 
-        The nodes are not compared in a short run: it takes a restart of all three.
+        The nodes are not compared in a short run: it takes a restart of all.
         """
         load = Load(group, self.seed, payload_size_max=payload_size_max, workers=workers)
         try:
@@ -101,9 +104,14 @@ class Stage:
             load.drain()
         finally:
             self._keep_history(load)
+        begun = time.monotonic()
         verdict = judge(load.book.operations, group.elections(), self.faults, lease_time=lease_time)
         self.figures |= verdict.figures
         self.figures["elections"] = len(group.elections())
+        self.figures["judged_in_s"] = round(time.monotonic() - begun, 1)
+        # Of this process so far: nodes and other rigs' histories are not in it, former rigs of the same run are.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.figures["rig_memory_mib"] = round(peak / 1024)
         self.problems += verdict.problems
 
     def _keep_history(self, load: Load) -> None:
@@ -115,28 +123,30 @@ class Stage:
         """Stop all nodes when they have applied the same, and compare their tasks as the tools read them."""
         self.figures["compared_at"] = group.wait_equal()
         group.stop_all()
-        held = {node: identified(group.data(node), uncommitted=True) for node in NODES}
-        self.figures["compared_tasks"] = len(held[NODES[0]])
-        for node in NODES[1:]:
-            if held[node] != held[NODES[0]]:
-                strange = set(held[node]) ^ set(held[NODES[0]])
+        held = {node: identified(group.data(node), uncommitted=True) for node in group.nodes}
+        first, *others = group.nodes
+        self.figures["compared_tasks"] = len(held[first])
+        for node in others:
+            if held[node] != held[first]:
+                strange = set(held[node]) ^ set(held[first])
                 self.problems.append(
-                    f"nodes {NODES[0]} and {node} differ by {len(strange)} tasks: {list(strange)[:3]}"
+                    f"nodes {first} and {node} differ by {len(strange)} tasks: {list(strange)[:3]}"
                 )
-        for node in NODES:
-            group.start(node)
-        for node in NODES:
-            group.life(node).wait_listening()
-        group.wait_whole()
+        group.start_all()
 
 
 @contextmanager
 def stage(
-    name: str, seed: int, *, is_short: bool = False, is_kept: bool = False
+    name: str,
+    seed: int,
+    *,
+    flags: tuple[str | float, ...] = (),
+    is_short: bool = False,
+    is_kept: bool = False,
 ) -> Iterator[Stage]:
     """Make a directory for a run. It is kept, with the history, if the run finds a problem."""
     home = Path(tempfile.mkdtemp(prefix=f"penstock-rig-{name}-"))
-    made = Stage(name, seed, home, Random(seed), is_short)
+    made = Stage(name, seed, home, Random(seed), is_short, flags)
     is_clean = False
     try:
         yield made

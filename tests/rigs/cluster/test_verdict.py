@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.testing.checking.history import Op, Operation, Outcome
-from rigs.cluster.verdict import Verdict, judge, longest_gap, ordered_part, storms
+from rigs.cluster.verdict import Verdict, answer_times, judge, longest_gap, ordered_part, storms
 
 QUEUE = "jobs"
 
@@ -127,5 +127,5 @@ def test_the_longest_gap_is_one_between_answers() -> None:
         enqueue("x", 3, outcome=Outcome.FAIL),
         enqueue("c", 6),
     ]
-    assert longest_gap(history) == 4
-    assert longest_gap(history, (0.5, 1.5)) == 1
+    assert longest_gap(answer_times(history)) == 4
+    assert longest_gap(answer_times(history), (0.5, 1.5)) == 1

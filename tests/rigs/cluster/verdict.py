@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,12 +41,13 @@ def judge(
 ) -> Verdict:
     """Judge a history that ends with a drain. ``faults``: what was broken, from when to when."""
     windows = [(start, end) for _, start, end in faults]
+    answers = answer_times(history)
     full = [*_with_late_partings(history, windows), *_leads(elections)]
     report = delivery.check(full, is_drained=True, lease_time=lease_time)
     ordered = ordered_part(history, storms(history, windows))
     order = priority_queue.check(ordered)
     gaps = sorted(
-        (round(longest_gap(history, (start, end)), 2), what) for what, start, end in faults
+        (round(longest_gap(answers, (start, end)), 2), what) for what, start, end in faults
     )
     counts = Counter((o.op, o.outcome) for o in history)
     figures: dict[str, Any] = {
@@ -64,7 +66,7 @@ def judge(
         "violations": len(report.violations) + len(order),
         "dequeues_judged_by_order": sum(o.op is Op.DEQUEUE for o in ordered),
         "faults": len(faults),
-        "longest_gap_s": round(longest_gap(history), 2),
+        "longest_gap_s": round(longest_gap(answers), 2),
     }
     if gaps:
         figures["gap_p50_s"] = round(median(gap for gap, _ in gaps), 2)
@@ -86,12 +88,37 @@ def _leads(elections: Iterable[tuple[float, int, int]]) -> list[Operation]:
 
 def _with_late_partings(history: Iterable[Operation], faults: Sequence[Window]) -> list[Operation]:
     """Let each disconnect last until a node that was paused or cut off must have noticed it."""
-    return [replace(o, t1=_settled(o.t1, faults)) if o.op is Op.DISCONNECT else o for o in history]
+    broken = _Windows(faults)
+    return [replace(o, t1=_settled(o.t1, broken)) if o.op is Op.DISCONNECT else o for o in history]
 
 
-def _settled(time: float, faults: Sequence[Window]) -> float:
+def _settled(time: float, broken: _Windows) -> float:
     """Return when what happened at a time has reached every node that runs."""
-    return max([time, *[end for start, end in faults if start <= time <= end]]) + NOTICE_SECONDS
+    return broken.end_of(time) + NOTICE_SECONDS
+
+
+class _Windows:
+    """Times as a union: those that meet are one. Searched by halving, since long runs have thousands of both."""
+
+    def __init__(self, windows: Iterable[Window]) -> None:
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        for start, end in sorted(windows):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def touch(self, start: float, end: float) -> bool:
+        """Whether any window has a moment in common with this one."""
+        place = bisect_left(self._ends, start)
+        return place < len(self._starts) and self._starts[place] <= end
+
+    def end_of(self, time: float) -> float:
+        """Return the end of the window in which a time lies, or the time itself."""
+        place = bisect_right(self._starts, time) - 1
+        return max(time, self._ends[place]) if place >= 0 else time
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -99,7 +126,8 @@ def _settled(time: float, faults: Sequence[Window]) -> float:
 
 def storms(history: Iterable[Operation], faults: Sequence[Window]) -> list[Window]:
     """Return when tasks may have been out with somebody who was never told."""
-    return [(o.t0, _settled(o.t1, faults) + LEASE_SECONDS) for o in history if is_lost_answer(o)]
+    broken = _Windows(faults)
+    return [(o.t0, _settled(o.t1, broken) + LEASE_SECONDS) for o in history if is_lost_answer(o)]
 
 
 def ordered_part(history: Iterable[Operation], stormy: Sequence[Window]) -> list[Operation]:
@@ -109,7 +137,7 @@ def ordered_part(history: Iterable[Operation], stormy: Sequence[Window]) -> list
     when a lost answer's tasks were: such tasks, and what was taken meanwhile, are left out.
     """
     merged = merged_retries(history)
-    calm = _Calm(stormy)
+    storm = _Windows(stormy)
     seen: Counter[TaskName] = Counter()
     kept: set[TaskName] = set()
     returned: set[TaskName] = set()
@@ -118,19 +146,19 @@ def ordered_part(history: Iterable[Operation], stormy: Sequence[Window]) -> list
             continue
         if operation.op is Op.DEQUEUE:
             seen.update(operation.ids)
-            if operation.outcome is Outcome.OK and calm.holds(operation):
+            if operation.outcome is Outcome.OK and not storm.touch(operation.t0, operation.t1):
                 kept.update(operation.ids)
         elif operation.op is Op.NACK:
             returned.update(operation.ids)
     kept = {name for name in kept if seen[name] == 1} - returned
-    return [part for o in merged if (part := _part(o, kept, calm)) is not None]
+    return [part for o in merged if (part := _part(o, kept, storm)) is not None]
 
 
-def _part(operation: Operation, kept: set[TaskName], calm: _Calm) -> Operation | None:
+def _part(operation: Operation, kept: set[TaskName], storm: _Windows) -> Operation | None:
     if operation.op not in (Op.ENQUEUE, Op.DEQUEUE) or operation.outcome is Outcome.FAIL:
         return None
     if operation.op is Op.DEQUEUE and not operation.ids:
-        is_empty = operation.outcome is Outcome.OK and calm.holds(operation)
+        is_empty = operation.outcome is Outcome.OK and not storm.touch(operation.t0, operation.t1)
         return operation if is_empty else None
     pairs = [p for p in zip(operation.ids, operation.keys, strict=True) if p[0] in kept]
     if not pairs:
@@ -139,29 +167,19 @@ def _part(operation: Operation, kept: set[TaskName], calm: _Calm) -> Operation |
     return replace(operation, ids=ids, keys=keys, tokens=(), producer=None, sequence=None)
 
 
-class _Calm:
-    """Whether an operation lies wholly outside of all storms."""
-
-    def __init__(self, stormy: Sequence[Window]) -> None:
-        self._windows: list[Window] = []
-        for start, end in sorted(stormy):
-            if self._windows and start <= self._windows[-1][1]:
-                start, last = self._windows.pop()
-                end = max(end, last)
-            self._windows.append((start, end))
-
-    def holds(self, operation: Operation) -> bool:
-        return not any(
-            start <= operation.t1 and operation.t0 <= end for start, end in self._windows
-        )
-
-
 # --- time ----------------------------------------------------------------------------------------
 
 
-def longest_gap(history: Iterable[Operation], fault: Window | None = None) -> float:
-    """Return the longest time without an answered enqueue, of those that touch a fault if one is given."""
-    times = sorted(o.t1 for o in history if o.op is Op.ENQUEUE and o.outcome is Outcome.OK)
+def answer_times(history: Iterable[Operation]) -> list[float]:
+    """Return when enqueues were answered, in order."""
+    return sorted(o.t1 for o in history if o.op is Op.ENQUEUE and o.outcome is Outcome.OK)
+
+
+def longest_gap(times: Sequence[float], fault: Window | None = None) -> float:
+    """Return the longest time between two answers, of those that touch a fault if one is given."""
     start, end = fault or (-math.inf, math.inf)
-    gaps = [later - sooner for sooner, later in pairwise(times) if later >= start and sooner <= end]
-    return max(gaps, default=0.0)
+    first = max(
+        0, bisect_left(times, start) - 1
+    )  # the gap that ends behind the start begins before it
+    touching = times[first : bisect_right(times, end) + 1]
+    return max((later - sooner for sooner, later in pairwise(touching)), default=0.0)

@@ -43,15 +43,17 @@ def check(
     *,
     is_drained: bool,
     lease_time: float = math.inf,
+    notice_time: float = 0.0,
     violations_max: int = VIOLATIONS_MAX,
 ) -> Report:
     """Judge a history with leases.
 
     ``is_drained``: it ends with a full drain, which is checked; without one nothing counts as lost. ``lease_time``, in
-    the history's unit of time, is after how long a lease may end without an operation in the history that says so.
+    the history's unit of time, is after how long a lease may end without an operation in the history that says so;
+    ``notice_time``, how much later than the client a node may learn of the end of a connection.
     """
     findings = Findings(violations_max)
-    book = _Book(merged_retries(history), lease_time)
+    book = _Book(merged_retries(history), lease_time, notice_time)
     lost: list[TaskName] = []
     if is_drained and _is_proven(book, findings):
         lost = _find_lost(book, findings)
@@ -94,9 +96,12 @@ class _Task:
 class _Book:
     """The history by task, and what concerns many tasks at once."""
 
-    def __init__(self, history: Sequence[Operation], lease_time: float) -> None:
+    def __init__(
+        self, history: Sequence[Operation], lease_time: float, notice_time: float
+    ) -> None:
         self.history = history
         self.lease_time = lease_time
+        self.notice_time = notice_time
         self.tasks: dict[TaskName, _Task] = {}
         self._elections = _Events()
         self._partings: dict[Process, _Events] = {}  # disconnects, by process
@@ -154,10 +159,11 @@ class _Book:
         return found + self._elections.within(start, end)
 
     def parted(self, process: Process, since: float) -> float:
-        """Return when a process that was there at a time was surely gone."""
+        """Return when a process that was there at a time was surely gone, also by what nodes knew."""
         partings = self._partings.get(process)
         later = [] if partings is None else partings.within(since, math.inf)
-        return min((parting.t1 for parting in later if parting.t0 >= since), default=math.inf)
+        gone = min((parting.t1 for parting in later if parting.t0 >= since), default=math.inf)
+        return gone + self.notice_time
 
     def may_be_cleared(self, task: _Task) -> bool:
         """Return whether a purge or a deletion may have removed the task."""
