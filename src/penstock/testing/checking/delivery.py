@@ -96,9 +96,7 @@ class _Task:
 class _Book:
     """The history by task, and what concerns many tasks at once."""
 
-    def __init__(
-        self, history: Sequence[Operation], lease_time: float, notice_time: float
-    ) -> None:
+    def __init__(self, history: Sequence[Operation], lease_time: float, notice_time: float) -> None:
         self.history = history
         self.lease_time = lease_time
         self.notice_time = notice_time

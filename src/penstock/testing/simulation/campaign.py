@@ -183,6 +183,7 @@ def _summary(result: Result) -> dict[str, Any]:
         "operations": result.operations,
         "answered": result.answered,
         "crashes": result.crashes,
+        "coverage": dict(result.coverage),
     }
 
 
@@ -190,8 +191,10 @@ def _ledger(
     results: Sequence[Result], options: argparse.Namespace, seconds: float
 ) -> dict[str, Any]:
     injected: Counter[str] = Counter()
+    coverage: Counter[str] = Counter()
     for result in results:
         injected.update(result.injected)
+        coverage.update(result.coverage)
     busy = sum(result.seconds for result in results)
     simulated = sum(result.simulated_seconds for result in results)
     failed = sorted(result.seed for result in results if result.violation is not None)
@@ -213,6 +216,7 @@ def _ledger(
         "crashes": sum(result.crashes for result in results),
         "faults": sum(injected.values()),
         "by_fault": dict(sorted(injected.items())),
+        "coverage": dict(coverage),
         "seconds": round(seconds, 1),
     }
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,8 @@ class _Seen:
     vote: int = 0
     committed: int = 0
     applied: int = 0
+    last: int = 0
+    last_term: int = 0
     is_leader: bool = False
     configuration: Configuration = field(default_factory=Configuration)
 
@@ -57,6 +60,10 @@ class Invariants:
         self._leaders: dict[int, int] = {}  # by term
         self._terms: dict[int, int] = {}  # of committed entries, by index
         self._digests: dict[int, tuple[str, Any]] = {}  # by applied index: whose, and which
+        # What lives came through: a seed in which leaders never change finds little.
+        self.coverage: Counter[str] = Counter(
+            dict.fromkeys(("elections", "truncations", "snapshots received", "member changes"), 0)
+        )
 
     @property
     def has_seen_leader(self) -> bool:
@@ -74,6 +81,8 @@ class Invariants:
         log = core.log
         if seen.life != process.life:
             self._begin_life(process, core, seen)
+        if log.last != seen.last:
+            self._note_end(core, seen)
         if (
             core.term == seen.term
             and core.vote == seen.vote
@@ -85,6 +94,9 @@ class Invariants:
         self._judge_term(process, core, seen)
         if core.is_leader and not seen.is_leader:
             self._judge_leader(process, core)
+            self._world.nemesis.ambush()
+        elif core.vote != seen.vote and core.vote:
+            self._world.nemesis.ambush()
         if log.committed != seen.committed:
             self._judge_commit(process, core, seen)
         if log.applied < seen.applied or log.applied > log.committed:
@@ -94,7 +106,17 @@ class Invariants:
         seen.term, seen.vote = core.term, core.vote
         seen.committed, seen.applied = log.committed, log.applied
         seen.is_leader = core.is_leader
+        self.coverage["member changes"] += seen.configuration != core.configuration
         seen.configuration = core.configuration
+
+    def _note_end(self, core: Raft, seen: _Seen) -> None:
+        """Note where the log ends now, and whether entries were replaced since, or a snapshot came."""
+        log = core.log
+        if log.first > seen.last + 1:
+            self.coverage["snapshots received"] += 1
+        elif log.last < seen.last or not log.has(seen.last, seen.last_term):
+            self.coverage["truncations"] += seen.last >= log.first
+        seen.last, seen.last_term = log.last, log.last_term
 
     def _begin_life(self, process: Process, core: Raft, seen: _Seen) -> None:
         # What it had not told anybody may be forgotten, a term it led in may not.
@@ -107,6 +129,7 @@ class Invariants:
         seen.committed = seen.applied = 0
         seen.is_leader = False
         seen.configuration = core.configuration
+        seen.last, seen.last_term = core.log.last, core.log.last_term
 
     def _judge_term(self, process: Process, core: Raft, seen: _Seen) -> None:
         if core.term < seen.term:
@@ -120,6 +143,7 @@ class Invariants:
         other = self._leaders.setdefault(core.term, process.number)
         if other != process.number:
             raise Broken(f"nodes {other} and {process.number} both lead in term {core.term}")
+        self.coverage["elections"] += 1
         self._world.note(f"{process.host} leads in term {core.term}")
         self._world.recorder.happen(process.host, Op.LEAD)
         for index, term in self._terms.items():

@@ -23,6 +23,12 @@ _BY_PLAN: Final = frozenset((Fault.CLOG, Fault.FLIP, Fault.ECHO, Fault.SLOW_DISK
 CALLS_MAX: Final = 40
 """A failpoint strikes within so many calls to the disk."""
 
+AMBUSH_MAX: Final = 20 * MILLISECOND
+"""Within this after a vote, or the beginning of a leader, an ambush strikes."""
+
+AMBUSH_GAP: Final = SECOND // 4
+"""A group that is struck in every election would never have a leader."""
+
 
 class Nemesis:
     """Brings misfortune over a world until it is told to stop."""
@@ -33,6 +39,8 @@ class Nemesis:
         self._random = random
         self._skipped = skipped
         self._is_stopped = False
+        self._ambushes = world.chance.stream("ambushes")
+        self._quiet_until = 0
         self.number = 0
         self.injected: Counter[Fault] = Counter()
         self._faults = sorted(world.plan.faults - _BY_PLAN)
@@ -64,7 +72,23 @@ class Nemesis:
         self._world.timeline.after(1 + int(self._random.expovariate(1 / gap)), self._strike)
 
     def _strike(self) -> None:
-        if self._is_stopped:
+        if not self._is_stopped:
+            self._hit()
+            self._next()
+
+    def ambush(self) -> None:
+        """Maybe strike soon: somebody has voted, or begins to lead."""
+        world, random = self._world, self._ambushes
+        now = world.timeline.now
+        if not world.plan.ambush or not self._faults or now < self._quiet_until:
+            return
+        if random.random() < world.plan.ambush:
+            self._quiet_until = now + AMBUSH_GAP
+            world.timeline.after(random.randrange(1, AMBUSH_MAX), self._hit)
+
+    def _hit(self) -> None:
+        world = self._world
+        if self._is_stopped or (world.plan.is_patient and not world.has_begun):
             return
         self.number += 1
         fault = self._random.choice(self._faults)
@@ -74,15 +98,22 @@ class Nemesis:
             act = self._acts[fault](own)
             if act is not None:
                 self.injected[fault] += 1
-                self._world.note(f"fault {self.number}: {fault}")
+                world.note(f"fault {self.number}: {fault}")
                 act()
-        self._next()
 
     # Each of these returns what to do, or nothing where there is nothing to do it to.
 
     def _some_up(self, random: Random) -> Process | None:
+        leader = self._aimed_at(random)
+        if leader is not None:
+            return leader
         up = [process for process in self._world.processes.values() if process.is_up]
         return random.choice(up) if up else None
+
+    def _aimed_at(self, random: Random) -> Process | None:
+        """Return the leader, if there is one and this fault is for it."""
+        is_aimed = random.random() < self._world.plan.aim
+        return self._world.leader() if is_aimed else None
 
     def _kill(self, random: Random) -> Callable[[], None] | None:
         process = self._some_up(random)
@@ -150,10 +181,17 @@ class Nemesis:
         return act
 
     def _partition(self, random: Random) -> Callable[[], None] | None:
-        hosts = [process.host for process in self._world.processes.values()]
-        hosts += self._world.client_hosts
-        if random.random() < 0.5:  # one node against all others
-            side = {random.choice([host for host in hosts if host[0] == "n"])}
+        nodes = [process.host for process in self._world.processes.values()]
+        clients = self._world.client_hosts
+        hosts = nodes + clients
+        leader = self._aimed_at(random)
+        if leader is not None:
+            # With few others, and with some who go on asking it: it has entries then that nobody agreed on.
+            others = [host for host in nodes if host != leader.host]
+            side = {leader.host, *random.sample(others, random.randrange(len(nodes) // 2 + 1))}
+            side |= {client for client in clients if random.random() < 0.6}
+        elif random.random() < 0.5:
+            side = {random.choice(nodes)}
         else:
             side = {host for host in hosts if random.random() < 0.5}
         rest = [host for host in hosts if host not in side]
@@ -162,7 +200,8 @@ class Nemesis:
 
     def _cut_one_way(self, random: Random) -> Callable[[], None] | None:
         hosts = [process.host for process in self._world.processes.values()]
-        host = random.choice(hosts)
+        leader = self._aimed_at(random)
+        host = random.choice(hosts) if leader is None else leader.host
         peers = [peer for peer in hosts + self._world.client_hosts if peer != host]
         chosen = [peer for peer in peers if random.random() < 0.6]
         is_deaf = random.random() < 0.5
@@ -170,7 +209,9 @@ class Nemesis:
         return partial(self._cut, links, self._duration(random))
 
     def _duration(self, random: Random) -> int:
-        return random.randrange(SECOND // 5, 6 * SECOND)
+        # About as long as it takes to the next fault: cuts that overlap for ever leave nobody to lead.
+        longest = min(6 * SECOND, max(SECOND // 2, 2 * self._world.plan.fault_gap))
+        return random.randrange(SECOND // 5, longest)
 
     def _cut(self, links: list[tuple[str, str]], duration: int) -> None:
         network = self._world.network

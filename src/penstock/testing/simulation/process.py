@@ -167,6 +167,7 @@ class Process:
             listen=peer_address(number),
             client_address=client_address(number),
             tick_ms=plan.tick_ms,
+            election_ticks=plan.raft.election_ticks,
             core=plan.raft,
             kept_bytes=plan.kept_bytes,
         )

@@ -31,6 +31,7 @@ class Result:
     operations: int
     answered: int
     crashes: int
+    coverage: Counter[str]  # what it came through: elections, entries that were replaced, and so on
     fault_events: int  # the last number that was given to one
     lines: list[str] = field(default_factory=list)
     history: list[Operation] = field(default_factory=list)
@@ -72,6 +73,7 @@ def run_seed(
         operations=len(history),
         answered=sum(1 for one in history if one.outcome == "ok"),
         crashes=world.crashes,
+        coverage=world.invariants.coverage,
         fault_events=world.nemesis.number,
         lines=list(world.lines),
         history=history if keeps_trace else [],

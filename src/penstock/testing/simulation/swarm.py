@@ -1,6 +1,6 @@
 """What each seed draws before anything happens: the size of the world, what may go wrong in it, and how much.
 
-Half of the seeds know one kind of fault only: a mix of everything hides what one fault does by itself.
+Many seeds know one kind of fault only, or two: a mix of everything hides what one fault does by itself.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class Plan:
     spares: int  # further ones, that may be added
     faults: frozenset[Fault]
     fault_gap: int  # mean time between two faults
+    is_patient: bool  # whether nothing happens before somebody has led
+    aim: float  # how often a fault hits the leader
+    ambush: float  # how often one happens right after a vote, or a change of leaders
     weather: Weather
     pace: Pace
     tick_ms: int
@@ -99,6 +102,7 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
     if Fault.MEMBERS in faults:
         victims = ()  # which minority can lose its disks is known only while the members stay
     queues = tuple(f"q{number}" for number in range(random.randint(1, 3)))
+    aiming = Chance(seed).stream("aiming")
     return Plan(
         seed=seed,
         scale=scale,
@@ -106,10 +110,13 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
         spares=2 if Fault.MEMBERS in faults else 0,
         faults=faults,
         fault_gap=int(random.choice((0.3, 0.6, 1.2, 2.5)) * SECOND),
+        is_patient=aiming.random() < 0.8,
+        aim=aiming.choice((0.0, 0.5, 0.9)),
+        ambush=aiming.choice((0.0, 0.0, 0.1, 0.4)),
         weather=_draw_weather(random, faults),
         pace=_draw_pace(random, faults),
         tick_ms=random.choice((100, 100, 200)),
-        raft=_draw_raft(random),
+        raft=_draw_raft(random, aiming),
         log_limits=_draw_limits(random),
         snapshot_bytes=random.choice((600, 2000, 8000, 10**9)),
         kept_bytes=random.choice((0, 500, 10**9)),
@@ -130,11 +137,16 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
 
 def _draw_faults(random: Random, nodes: int) -> frozenset[Fault]:
     kinds = [fault for fault in Fault if nodes > 1 or fault not in _NEEDS_OTHERS]
-    if random.random() < 0.5:
+    mix = random.random()
+    if mix < 0.4:
         return frozenset((random.choice(kinds),))
+    if mix < 0.7:  # what goes wrong while leaders change
+        return frozenset((random.choice(_UNSEATING), random.choice(kinds)))
     chance = random.uniform(0.15, 0.6)
     return frozenset(fault for fault in kinds if random.random() < chance)
 
+
+_UNSEATING: Final = (Fault.KILL, Fault.POWER, Fault.PAUSE, Fault.PARTITION, Fault.ONE_WAY)
 
 _NEEDS_OTHERS: Final = frozenset(
     (Fault.ECHO, Fault.FLIP, Fault.DAMAGE, Fault.WIPE, Fault.TRANSFER, Fault.MEMBERS)
@@ -161,9 +173,11 @@ def _draw_pace(random: Random, faults: frozenset[Fault]) -> Pace:
     )
 
 
-def _draw_raft(random: Random) -> RaftSettings:
+def _draw_raft(random: Random, aiming: Random) -> RaftSettings:
     is_tight = random.random() < 0.4
     return RaftSettings(
+        # With the default of 10, elections would take up a good part of a short life.
+        election_ticks=aiming.choice((3, 3, 5, 10)),
         append_size_max=random.choice((1, 100, 1000)) if is_tight else 2**20,
         window_count=random.choice((1, 2, 8)) if is_tight else 256,
         window_size=random.choice((1, 500, 5000)) if is_tight else 8 * 2**20,

@@ -12,8 +12,11 @@ from functools import partial
 from typing import Final
 
 from penstock.model import Policy
+from penstock.server.node import Node
+from penstock.testing.simulation import promises
 from penstock.testing.simulation.clients import Closer, Consumer, Founder, Producer, Town
 from penstock.testing.simulation.clock import MILLISECOND, SECOND, Chance, Timeline
+from penstock.testing.simulation.discipline import Discipline, QuorumWatch
 from penstock.testing.simulation.invariants import Broken, Invariants, core_of
 from penstock.testing.simulation.nemesis import Nemesis
 from penstock.testing.simulation.network import Network
@@ -53,7 +56,9 @@ class World:
         self._is_healed = False
         self._is_over = False
         self._healthy: list[int] = []
+        self._listened: dict[int, Node] = {}
         self._closer: Closer | None = None
+        self._discipline: Discipline | None = None
         self.invariants = Invariants(self)
         around = Surroundings(
             timeline=self.timeline,
@@ -64,7 +69,7 @@ class World:
             note=self.note,
             detail=self._detail if keeps_trace else None,
             accuse=self.accuse,
-            watch=self.invariants.watch,
+            watch=self._watch,
             ended=self._ended,
         )
         peers = {number: peer_address(number) for number in range(1, plan.nodes + 1)}
@@ -78,6 +83,7 @@ class World:
             self.timeline.at(delay, self.processes[number].start)
         self._found_town()
         self.nemesis = Nemesis(self, self.chance.stream("nemesis"), skipped)
+        QuorumWatch(self)
 
     def _found_town(self) -> None:
         plan, chance = self.plan, self.chance
@@ -127,6 +133,13 @@ class World:
     def accuse(self, words: str) -> None:
         """End the run: something happened that must not."""
         raise Broken(words)
+
+    def _watch(self, process: Process) -> None:
+        node = process.node
+        if node is not None and self._listened.get(process.number) is not node:
+            self._listened[process.number] = node
+            promises.listen(process, node)
+        self.invariants.watch(process)
 
     def _ended(self, process: Process) -> None:
         self.crashes += 1
@@ -211,7 +224,11 @@ class World:
                 self.town, "cz", self.chance.stream("closer"), queues=self.plan.queues
             )
         is_closed = self._closer is not None and self._closer.is_done
-        self._is_over = is_closed and self._what_is_missing() is None
+        leader = self.leader()
+        if is_closed and leader is not None and self._what_is_missing() is None:
+            if self._discipline is None:
+                self._discipline = Discipline(self, leader, self._healthy)
+            self._is_over = self._discipline.is_done
         if not self._is_over:
             self.timeline.after(LOOK_GAP, self._look)
 

@@ -1,0 +1,134 @@
+"""What a group owes beyond keeping its promises: no leader without a majority, and order where nothing is wrong.
+
+``QuorumWatch`` looks on while things go wrong. ``Discipline`` is the last act of a life, when all work has drained: a
+member that loses sight of the leader alone disturbs nobody, and leadership goes where it is sent.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.testing.simulation.clock import MILLISECOND, SECOND
+from penstock.testing.simulation.invariants import Broken, core_of
+from penstock.testing.simulation.swarm import Fault, Plan
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.process import Process
+    from penstock.testing.simulation.world import World
+
+LOOK_GAP: Final = 200 * MILLISECOND
+
+
+def election_timeout(plan: Plan) -> int:
+    """Return the shortest time in which a member may miss its leader, with clocks that are a little off."""
+    return int(1.1 * plan.raft.election_ticks * plan.tick_ms * MILLISECOND)
+
+
+class QuorumWatch:
+    """With check-quorum on, a leader that reaches no majority must not lead for long."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # By who leads (node, life, term): when each member could last be reached.
+        self._reached: dict[tuple[int, int, int], dict[int, int]] = {}
+        # Two rounds of its own check, and what was still on its way when the others went.
+        self._patience = 3 * election_timeout(world.plan) + SECOND
+        # Bytes of a clogged link arrive seconds later, and prove that somebody was there.
+        if world.plan.raft.has_check_quorum and Fault.CLOG not in world.plan.faults:
+            self._look()
+
+    def _look(self) -> None:
+        for process in self._world.processes.values():
+            if process.node is not None and core_of(process.node).is_leader:
+                self._judge(process)
+        self._world.timeline.after(LOOK_GAP, self._look)
+
+    def _judge(self, leader: Process) -> None:
+        assert leader.node is not None
+        now, configuration = self._world.timeline.now, core_of(leader.node).configuration
+        reached = self._reached.setdefault((leader.number, leader.life, leader.term), {})
+        for number in {*configuration.voters, *configuration.outgoing}:
+            if number not in reached or leader.gate.is_shut or self._may_reach(leader, number):
+                reached[number] = now
+        for voters in (configuration.voters, configuration.outgoing):
+            count = sum(1 for number in voters if reached[number] >= now - self._patience)
+            if voters and 2 * count <= len(voters):
+                raise Broken(
+                    f"{leader.host} leads in term {leader.term}, and reached no majority of {voters} for"
+                    f" {self._patience / SECOND:.1f} s"
+                )
+
+    def _may_reach(self, leader: Process, number: int) -> bool:
+        other, network = self._world.processes[number], self._world.network
+        if other is leader:
+            return True
+        is_cut = network.is_cut(leader.host, other.host) or network.is_cut(other.host, leader.host)
+        return other.is_up and not other.gate.is_shut and not is_cut
+
+
+class Discipline:
+    """The last act. ``is_done`` when all of it went as it should; raises ``Broken`` otherwise."""
+
+    def __init__(self, world: World, leader: Process, healthy: list[int]) -> None:
+        """``healthy``: who is up, the leader counted; all of them have the same."""
+        assert leader.node is not None
+        self.is_done = False
+        self._world = world
+        self._leader = leader
+        self._random = world.chance.stream("discipline")
+        configuration = core_of(leader.node).configuration
+        voters = [number for number in healthy if number in configuration.voters]
+        self._followers = [world.processes[n] for n in voters if n != leader.number]
+        # Whoever is left besides the one that is cut off must be a majority.
+        is_enough = 2 * (len(voters) - 1) > len(configuration.voters)
+        raft = world.plan.raft
+        # A vote may take longer than an election there.
+        is_slow = Fault.SLOW_DISK in world.plan.faults
+        if not self._followers or configuration.outgoing or is_slow:
+            self.is_done = True
+        elif is_enough and raft.has_pre_vote and raft.has_check_quorum:
+            self._hide()
+        else:
+            self._transfer()
+
+    def _hide(self) -> None:
+        """Cut one member off from the leader, and from nobody else."""
+        world, leader = self._world, self._leader
+        one = self._random.choice(self._followers)
+        world.note(f"{one.host} loses sight of {leader.host} alone")
+        links = ((one.host, leader.host), (leader.host, one.host))
+        for link in links:
+            world.network.cut(*link)
+        world.timeline.after(
+            4 * election_timeout(world.plan), partial(self._uncover, links, leader.term)
+        )
+
+    def _uncover(self, links: tuple[tuple[str, str], ...], term: int) -> None:
+        for link in links:
+            self._world.network.heal(*link)
+        # The news of a term that somebody began must have the time to come.
+        self._world.timeline.after(SECOND, partial(self._judge_term, term))
+
+    def _judge_term(self, term: int) -> None:
+        leader = self._leader
+        if leader.node is None or not core_of(leader.node).is_leader or leader.term != term:
+            raise Broken(
+                f"{leader.host} led in term {term}, and is there no more since one member alone lost sight of it"
+            )
+        self._transfer()
+
+    def _transfer(self) -> None:
+        world, leader = self._world, self._leader
+        group = None if leader.node is None else leader.node.group
+        to = self._random.choice(self._followers)
+        if group is None or not group.replica.is_leading:
+            raise Broken(f"{leader.host} led, and does so no more although nothing has happened")
+        world.note(f"{leader.host} is asked to hand over to {to.host}")
+        leader.guard(lambda: group.transfer_leadership(to.number, lambda _: None))
+        world.timeline.after(2 * election_timeout(world.plan) + SECOND, partial(self._judge, to))
+
+    def _judge(self, to: Process) -> None:
+        if to.node is None or not core_of(to.node).is_leader:
+            raise Broken(f"{self._leader.host} was asked to hand over to {to.host}, and did not")
+        self.is_done = True
