@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from penstock.raft.core import Raft
+from penstock.raft.leading import Leadership
 from penstock.raft.log import Log
-from penstock.raft.messages import Entry
+from penstock.raft.messages import Entry, Kind, Message
 from penstock.server.broker import Broker
+from penstock.storage.metadata import MetadataStore
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.swarm import Fault
@@ -62,12 +64,56 @@ def retries_count_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Broker, "_find_produced", lambda *_: 0)
 
 
+def leader_stays_without_quorum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leadership, "check_quorum", lambda _self: True)
+
+
+def lease_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    enter = Raft._enter_newer_term
+
+    def enter_freely(self: Raft, message: Message) -> bool:
+        leader, self.leader = self.leader, 0
+        goes_on = enter(self, message)
+        if message.kind is Kind.PRE_VOTE:
+            self.leader = leader
+        return goes_on
+
+    patch.setattr(Raft, "_enter_newer_term", enter_freely)
+
+
+def being_asked_moves_the_term(patch: pytest.MonkeyPatch) -> None:
+    enter = Raft._enter_newer_term
+
+    def enter_at_once(self: Raft, message: Message) -> bool:
+        goes_on = enter(self, message)
+        if goes_on and message.kind is Kind.PRE_VOTE:
+            self.become_follower(message.term, 0)
+        return goes_on
+
+    patch.setattr(Raft, "_enter_newer_term", enter_at_once)
+
+
+def vote_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MetadataStore, "replace", lambda _self, _state: None)
+
+
 BUGS = (
     Bug("sync does nothing", sync_does_nothing, (Fault.POWER,), expected="its disk may lose it"),
     Bug("every append truncates", every_append_truncates, (Fault.ECHO, Fault.RESET), 10),
     Bug("freshness is not checked", freshness_is_not_checked, (Fault.KILL, Fault.PARTITION)),
     Bug("vote is given twice", vote_is_given_twice, (Fault.PARTITION, Fault.KILL), 10),
     Bug("retries count again", retries_count_again, (Fault.RESET,)),
+    Bug(
+        "leader stays without quorum",
+        leader_stays_without_quorum,
+        (Fault.PARTITION,),
+        expected="reached no majority",
+    ),
+    Bug("lease is ignored", lease_is_ignored, (Fault.KILL,), expected="lost sight of it"),
+    Bug(
+        "being asked moves the term", being_asked_moves_the_term, (Fault.KILL,), expected="ran for"
+    ),
+    Bug("vote is not stored", vote_is_not_stored, (Fault.KILL,), expected="speaks of its vote"),
 )
 
 

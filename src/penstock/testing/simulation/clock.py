@@ -54,7 +54,7 @@ class Timeline:
         self._sequence += 1
         heappush(self._heap, (self.now + delay, self._sequence, call))
 
-    def run(self, until: int, is_over: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: int, is_over: Callable[[], bool] | None = None) -> None:
         """Let everything up to ``until`` happen, or stop behind the event after which ``is_over``."""
         heap = self._heap
         while heap and heap[0][0] <= until:
@@ -62,7 +62,7 @@ class Timeline:
             self.events += 1
             self.fingerprint = (self.fingerprint * 1_000_003 + self.now) & _MASK
             call()
-            if is_over():
+            if is_over is not None and is_over():
                 return
         self.now = max(self.now, until)
 

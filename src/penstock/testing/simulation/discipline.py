@@ -83,8 +83,8 @@ class Discipline:
         # Whoever is left besides the one that is cut off must be a majority.
         is_enough = 2 * (len(voters) - 1) > len(configuration.voters)
         raft = world.plan.raft
-        # A vote may take longer than an election there.
-        is_slow = Fault.SLOW_DISK in world.plan.faults
+        # A vote may take longer than an election there, on a disk or in a link that was clogged.
+        is_slow = bool(world.plan.faults & {Fault.SLOW_DISK, Fault.CLOG})
         if not self._followers or configuration.outgoing or is_slow:
             self.is_done = True
         elif is_enough and raft.has_pre_vote and raft.has_check_quorum:

@@ -58,6 +58,7 @@ class Invariants:
         self._world = world
         self._seen: dict[int, _Seen] = {}
         self._leaders: dict[int, int] = {}  # by term
+        self._begun: set[int] = set()  # terms that somebody ran for
         self._terms: dict[int, int] = {}  # of committed entries, by index
         self._digests: dict[int, tuple[str, Any]] = {}  # by applied index: whose, and which
         # What lives came through: a seed in which leaders never change finds little.
@@ -124,6 +125,7 @@ class Invariants:
         if core.term < seen.term and has_led and not process.is_damaged:
             raise Broken(f"{process.host} has forgotten term {seen.term}, in which it led")
         seen.life = process.life
+        self._begun.add(core.term)
         seen.term, seen.vote = core.term, core.vote
         # What is committed is learned anew; the log itself must still hold it.
         seen.committed = seen.applied = 0
@@ -132,6 +134,10 @@ class Invariants:
         seen.last, seen.last_term = core.log.last, core.log.last_term
 
     def _judge_term(self, process: Process, core: Raft, seen: _Seen) -> None:
+        if core.vote == core.member:
+            self._begun.add(core.term)
+        elif core.term not in self._begun:
+            raise Broken(f"{process.host} has entered term {core.term}, which nobody ran for")
         if core.term < seen.term:
             raise Broken(f"the term of {process.host} fell from {seen.term} to {core.term}")
         if core.term == seen.term and seen.vote not in (0, core.vote):

@@ -98,7 +98,8 @@ class End:
         self._arrival = time
 
     def send_at(self, time: int, data: bytes) -> None:
-        self._arrival = max(time, self._arrival)
+        if time > self._arrival:
+            self._arrival = time
         self._network.timeline.at(self._arrival, partial(self._arrive, data))
 
     def lose_tail(self, random: Random) -> int:
@@ -108,8 +109,7 @@ class End:
         return self._lost_from
 
     def _arrive(self, data: bytes) -> None:
-        now = self._network.timeline.now
-        if 0 <= self._lost_from <= now:
+        if 0 <= self._lost_from <= self._network.timeline.now:
             return
         if self._held or self._network.is_cut(self.host, self.peer):
             self._held.append(data)
@@ -123,8 +123,12 @@ class End:
             self.send_at(self._network.timeline.now + 1, data)
 
     def take(self, data: bytes) -> None:
-        if self.is_open:
+        if not self.is_open:
+            return
+        if self.gate.is_shut:
             self.gate.run(partial(self._hand_over, data))
+        else:
+            self.on_data(data)
 
     def _hand_over(self, data: bytes) -> None:
         if self.is_open:
@@ -234,16 +238,18 @@ class Network:
 
     def carry(self, end: End, data: bytes) -> None:
         weather, random = self.weather, self._random
-        link = end.host, end.peer
         if weather.reset and random.random() < weather.reset:
             self.reset(end)
             return
         if weather.clog and random.random() < weather.clog:
-            self._clogged[link] = self.timeline.now + random.randrange(1, weather.clog_max)
+            until = self.timeline.now + random.randrange(1, weather.clog_max)
+            self._clogged[end.host, end.peer] = until
         if weather.flip and is_between_nodes(end) and random.random() < weather.flip:
             data = self._flipped(data)
-        arrival = self.timeline.now + self._delay(*link)
-        end.send_at(max(arrival, self._clogged.get(link, 0)), data)
+        arrival = self.timeline.now + self._delay(end.host, end.peer)
+        if self._clogged:
+            arrival = max(arrival, self._clogged.get((end.host, end.peer), 0))
+        end.send_at(arrival, data)
 
     def _flipped(self, data: bytes) -> bytes:
         self.flips += 1
