@@ -176,6 +176,11 @@ class Invariants:
                     f"entry {index} is committed with term {known}, on {process.host} with {term}"
                 )
         if core.is_leader:
+            led_before = seen.is_leader and seen.term == core.term
+            if led_before and log.term(log.committed) != core.term:
+                raise Broken(
+                    f"{process.host} leads in term {core.term}, and counts entry {log.committed} of another term"
+                )
             # What was committed may have changed the members already, in the same event.
             if not self._is_on_majority(core, seen.configuration):
                 self._refuse_minority(core)
