@@ -216,6 +216,117 @@ def test_many_enqueues_stay_in_order_over_a_change_of_leader(
     assert payloads(node) == bodies
 
 
+# --- without repetition --------------------------------------------------------------------------
+
+
+def numbered(*bodies: bytes) -> list[v2.Enqueue]:
+    return [
+        v2.Enqueue(DEFAULT, [0], [body], producer=v2.Producer(b"p" * v2.PRODUCER_SIZE, number + 1))
+        for number, body in enumerate(bodies)
+    ]
+
+
+WAYS = {
+    "enqueue": lambda client: client.enqueue("", b"x"),
+    "enqueue_many": lambda client: client.enqueue_many("", [b"x"]),
+    "enqueue_numbered": lambda client: client.enqueue_numbered(numbered(b"x")),
+}
+
+
+def once(face: str, addresses: str, way: str) -> None:
+    """Enqueue one task by a client that repeats nothing."""
+    if face == "blocking":
+        with penstock.connect(addresses, retry=0.0) as client:
+            WAYS[way](client)
+        return
+
+    async def main() -> None:
+        async with asyncio.timeout(20), aio.connect(addresses, retry=0.0) as client:
+            await WAYS[way](client)
+
+    asyncio.run(main())
+
+
+faces = pytest.mark.parametrize("face", ["blocking", "asyncio"])
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+@faces
+@ways
+def test_a_client_that_repeats_nothing_follows_the_leader_once(
+    node: FakeNode, other: FakeNode, face: str, way: str
+) -> None:
+    other.refuses = led_by(node)
+    once(face, f"{other.address},{node.address}", way)
+    assert payloads(node) == [b"x"]
+    assert (other.count(v2.Enqueue), node.count(v2.Enqueue)) == (1, 1)
+
+
+@faces
+@ways
+def test_it_does_not_follow_a_second_time(
+    node: FakeNode, other: FakeNode, face: str, way: str
+) -> None:
+    node.refuses, other.refuses = led_by(other), led_by(node)
+    with pytest.raises(penstock.NotLeader):
+        once(face, f"{other.address},{node.address}", way)
+    assert (other.count(v2.Enqueue), node.count(v2.Enqueue)) == (1, 1)
+
+
+@faces
+@ways
+def test_it_repeats_nothing_of_unknown_outcome(
+    node: FakeNode, other: FakeNode, face: str, way: str
+) -> None:
+    other.refuses = UNKNOWN
+    with pytest.raises(penstock.ConnectionLost, match="look before repeating"):
+        once(face, f"{other.address},{node.address}", way)
+    assert (other.count(v2.Enqueue), node.count(v2.Enqueue)) == (1, 0)
+
+
+@faces
+@ways
+def test_what_a_leader_that_was_followed_left_unknown_is_told_as_such(
+    node: FakeNode, other: FakeNode, face: str, way: str
+) -> None:
+    other.refuses, node.refuses = led_by(node), UNKNOWN
+    with pytest.raises(penstock.ConnectionLost, match="look before repeating"):
+        once(face, f"{other.address},{node.address}", way)
+    assert (other.count(v2.Enqueue), node.count(v2.Enqueue)) == (1, 1)
+
+
+@faces
+@ways
+def test_a_refusal_is_no_unknown_outcome_when_the_leader_is_gone(
+    other: FakeNode, face: str, way: str
+) -> None:
+    with fake_node() as third:
+        gone = third.address
+    other.refuses = v2.not_leader(3, gone)
+    with pytest.raises((penstock.NotLeader, penstock.Unreachable)):
+        once(face, other.address, way)
+
+
+@faces
+def test_all_of_a_window_follow_the_leader_in_their_order(
+    node: FakeNode, other: FakeNode, face: str
+) -> None:
+    other.refuses = led_by(node)
+    bodies = [b"%d" % number for number in range(20_000)]
+    addresses = f"{other.address},{node.address}"
+    if face == "blocking":
+        with penstock.connect(addresses, retry=0.0) as client:
+            client.enqueue_many("", bodies)
+    else:
+
+        async def main() -> None:
+            async with asyncio.timeout(20), aio.connect(addresses, retry=0.0) as client:
+                await client.enqueue_many("", bodies)
+
+        asyncio.run(main())
+    assert payloads(node) == bodies
+
+
 def test_a_purge_of_unknown_outcome_is_told_and_not_repeated(
     client: Client, node: FakeNode
 ) -> None:

@@ -20,7 +20,6 @@ from penstock.client.effects import (
     Pause,
     Send,
     TakeSequence,
-    Ticket,
 )
 from penstock.client.failures import (
     carry,
@@ -237,8 +236,7 @@ class Operations:
             while True:
                 while window.has_room and batches.advance():
                     request = yield from self._numbered(template, batches.batch)
-                    window.add(request)
-                    window.ticket(request, (yield from self._send(request, window.connection)))
+                    yield from self._send(request, window)
                 if not window.requests:
                     break
                 ids += yield from self._collect_oldest(window, batches)
@@ -264,24 +262,23 @@ class Operations:
             while True:
                 while window.has_room and (request := next(coming, None)) is not None:
                     assert request.producer is not None, "a request without a number counts twice"
-                    window.add(request)
-                    window.ticket(request, (yield from self._send(request, window.connection)))
+                    yield from self._send(request, window)
                 if not window.requests:
                     return count
-                request, ticket = window.oldest
-                answer = yield from self._collect(request, ticket)
+                answer = yield from self._collect(window)
+                request = window.remove_oldest()
                 refused = refusal(answer, request)
                 if refused is not None:
                     raise refused
-                count += len(window.remove_oldest().payloads)
+                count += len(request.payloads)
         finally:
             window.abandon()
 
     def _collect_oldest(self, window: Window, batches: Batches) -> Operation[list[int | None]]:
         """Return the ids of the oldest frame in flight; a refusal ends the batches."""
-        request, ticket = window.oldest
+        request = window.requests[0]
         try:
-            answer = yield from self._collect(request, ticket)
+            answer = yield from self._collect(window)
             ids = task_ids(answer, request)
             batches.end(refusal(answer, request))
         except (RequestRefused, InvalidValue) as error:
@@ -318,34 +315,41 @@ class Operations:
         assert request.producer is not None
         self._release_sequence(request.producer.sequence)
 
-    def _send(self, request: Request, connection: int | None) -> Operation[Ticket | None]:
+    def _send(self, request: Enqueue, window: Window) -> Operation[None]:
         """Send without waiting; a request that cannot be sent now is left to ``_collect``."""
+        window.add(request)
         try:
-            ticket: Ticket | None = yield Send(request, connection)
-        except (ConnectionLost, Unreachable):
-            return None
-        return ticket
+            window.ticket((yield Send(request, window.connection)))
+        except Unreachable:
+            pass
+        except ConnectionLost as error:
+            window.lost = error
 
-    def _collect(self, request: Enqueue, ticket: Ticket | None) -> Operation[Enqueued]:
-        """Return the answer to an enqueue of the window, repeating it if its connection broke.
+    def _collect(self, window: Window) -> Operation[Enqueued]:
+        """Return the answer to the oldest enqueue of the window, repeating it if its connection broke.
 
-        The oldest is collected, and so repeated, before any other: the order of tasks stays.
+        It is collected, and so repeated, before any other: the order of tasks stays.
         """
+        request, ticket = window.oldest
         backoff = self.backoff()
+        problem: PenstockError | None = window.lost if ticket is None else None
+        is_leader_known = False
         if ticket is not None:
             try:
                 exchange: Exchange = yield Collect(ticket)
             except (ConnectionLost, Unreachable) as error:
-                yield from self._pause(backoff, error, error)
+                problem = error
             else:
                 answer = exchange.answer
                 if isinstance(answer, Enqueued):
                     return answer
-                # Not in a hurry, whoever is known to lead: others of the window come the same way.
                 problem = failure(answer, request)
-                yield from self.leave(exchange, problem)
-                yield from self._pause(backoff, problem, problem)
-        reply = yield from self._call(request, backoff, was_sent=True)
+                is_leader_known = yield from self.leave(exchange, problem)
+        was_sent = isinstance(problem, ConnectionLost)
+        if problem is not None and not (is_leader_known and backoff.take_first()):
+            given_up = outcome_unknown(problem, request) if was_sent else problem
+            yield from self._pause(backoff, given_up, problem)
+        reply = yield from self._call(request, backoff, was_sent=was_sent)
         repeated_answer: Enqueued = reply.exchange.answer
         return repeated_answer
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from penstock.client.batches import WINDOW_MAX, Batch
 from penstock.client.effects import Ticket
-from penstock.errors import InvalidValue, PenstockError, PolicyViolated
+from penstock.errors import ConnectionLost, InvalidValue, PenstockError, PolicyViolated
 from penstock.protocol.version2 import Enqueue
 
 
@@ -47,6 +47,8 @@ class Window:
     def __init__(self) -> None:
         self.requests: deque[Enqueue] = deque()
         self._tickets: deque[Ticket | None] = deque()
+        # Why nobody knows whether the frame that was added last has reached the node; no other follows it.
+        self.lost: ConnectionLost | None = None
 
     @property
     def has_room(self) -> bool:
@@ -64,8 +66,8 @@ class Window:
         self.requests.append(request)
         self._tickets.append(None)
 
-    def ticket(self, request: Enqueue, ticket: Ticket | None) -> None:
-        assert self.requests[-1] is request
+    def ticket(self, ticket: Ticket | None) -> None:
+        """Note that the frame that was added last is on its way, or was not sent at all."""
         self._tickets[-1] = ticket
 
     @property
@@ -74,6 +76,7 @@ class Window:
 
     def remove_oldest(self) -> Enqueue:
         self._tickets.popleft()
+        self.lost = None
         return self.requests.popleft()
 
     def abandon(self) -> list[Enqueue]:
