@@ -227,13 +227,13 @@ def test_what_the_group_refuses_is_exit_1_with_its_reason(
     ("words", "expected"),
     [
         (("add", "4"), "'4' is no peer; write NUMBER=HOST:PORT"),
-        (("add", "0=a:1"), "nodes are numbered from 1 on, not '0'"),
+        (("add", "0=a:1"), "nodes are numbered from 1 to 2147483647, not '0'"),
         (("add", "4=a"), "needs a port; write 4=a:2702"),
         (("add", "4=a:99999"), "1 to 65535"),
         (("add", "4=a:1,b:2"), "more than one address"),
-        (("remove", "x"), "nodes are numbered from 1 on"),
-        (("transfer", "-"), "nodes are numbered from 1 on"),
-        (("transfer", "99999999999"), "nodes are numbered from 1 on"),
+        (("remove", "x"), "nodes are numbered from 1 to"),
+        (("transfer", "-"), "nodes are numbered from 1 to"),
+        (("transfer", "99999999999"), "nodes are numbered from 1 to"),
     ],
 )
 def test_what_means_nothing_is_wrong_usage(
@@ -271,7 +271,7 @@ ALONE = Settings(data=Path("node"), port=2602)
         ({"peers": "1=127.0.0.1:2703"}, "names 1 and not node 2"),
         ({"peers": "1=127.0.0.1:2702,1=127.0.0.1:2703"}, "node 1 stands twice"),
         ({"peers": "1=127.0.0.1:2702,2=127.0.0.1:2702"}, "two peers have the address"),
-        ({"peers": "0=127.0.0.1:2702"}, "numbered from 1 on"),
+        ({"peers": "0=127.0.0.1:2702"}, "numbered from 1 to"),
         ({"peers": "1:127.0.0.1:2702"}, "is no peer"),
         ({"peers": "2=127.0.0.1"}, "needs a port"),
         ({"peers": "1=10.0.0.2:2702,2=127.0.0.1:2702"}, "10.0.0.2 can be reached from elsewhere"),

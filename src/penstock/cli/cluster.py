@@ -96,7 +96,9 @@ def add(
     node, place = _understood(parse_peer, member)
     address = str(place)
     with connected(connect) as client:
-        found = _member(client.cluster(), node)
+        info = client.cluster()
+        _refuse_taken(info, node, address)
+        found = _member(info, node)
         if found is None or found.standing != "voter":
             if found is None or found.address != address:
                 _make_learner(client, node, address)
@@ -123,9 +125,7 @@ def remove(
     """
     number = _understood(parse_node, node)
     with connected(connect) as client:
-        if _member(client.cluster(), number) is None:
-            say(f"node {number} is no member; see: penstock cluster status")
-            raise typer.Exit(Exit.DAMAGE)
+        _found(client.cluster(), number)
         _change(
             client,
             lambda: client.change_members(remove=[number]),
@@ -148,6 +148,8 @@ def transfer(
     with connected(connect) as client:
         before = client.cluster()
         if before.leader != number:
+            if _found(before, number).standing != "voter":
+                raise RequestRefused(f"node {number} is a learner, and only voters lead")
             _change(client, lambda: client.transfer(number), lambda info: info.leader == number)
         info = _wait_leading(client, number)
     emit({"leader": number, "before": before.leader, "term": info.term})
@@ -162,6 +164,23 @@ def _understood(parse: Callable[[str], Any], text: str) -> Any:
 
 def _member(info: ClusterInfo, node: int) -> ClusterMember | None:
     return next((each for each in info.members if each.node == node), None)
+
+
+def _found(info: ClusterInfo, node: int) -> ClusterMember:
+    """Return a member of the group. Raises ``RequestRefused``."""
+    found = _member(info, node)
+    if found is None:
+        raise RequestRefused(f"node {node} is no member; see: penstock cluster status")
+    return found
+
+
+def _refuse_taken(info: ClusterInfo, node: int, address: str) -> None:
+    """Raise ``RequestRefused`` if another member is at this address: one process cannot be two members."""
+    for each in info.members:
+        if each.address == address and each.node != node:
+            raise RequestRefused(
+                f"node {each.node} is at {address}; give node {node} another address, or remove that one first"
+            )
 
 
 def _is_at(info: ClusterInfo, node: int, address: str) -> bool:
@@ -289,7 +308,14 @@ def _show(info: ClusterInfo, rows: list[dict[str, Any]]) -> None:
     leader = "no leader" if info.leader is None else f"node {info.leader} leads"
     joint = ", members are changing" if info.is_joint else ""
     title = f"{leader}, term {info.term}, committed {info.committed}, seen by node {info.node}"
-    shown = Table(box=SIMPLE_HEAD, title=title + joint, title_justify="left")
+    # Two addresses of IPv4 fit into a terminal of 80 columns only without the padding.
+    shown = Table(
+        box=SIMPLE_HEAD,
+        title=title + joint,
+        title_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+    )
     for name in _COLUMNS.values():
         shown.add_column(name, overflow="fold", justify="right" if name == "lag" else "left")
     for row in rows:

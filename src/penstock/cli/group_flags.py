@@ -37,7 +37,14 @@ def in_group(
 ) -> Settings:
     """Return the settings of a node in a group, or as they are for one that is alone. Raises ``InvalidValue``."""
     if peers is None:
-        for flag, is_given in (("--node", node is not None), ("--join", is_joining)):
+        given = {
+            "--node": node is not None,
+            "--join": is_joining,
+            "--advertise": advertise is not None,
+            "--election-timeout": election_ms != ELECTION_MS,
+            "--heartbeat": heartbeat_ms != HEARTBEAT_MS,
+        }
+        for flag, is_given in given.items():
             if is_given:
                 raise InvalidValue(
                     f"{flag} goes with --peers, such as --peers 1=HOST:PORT,2=HOST:PORT"
@@ -45,6 +52,7 @@ def in_group(
         return settings
     if node is None:
         raise InvalidValue("--peers goes with --node: which of them this one is")
+    parse_node(str(node))
     places = parse_peers(peers)
     if node not in places:
         raise InvalidValue(
@@ -90,16 +98,20 @@ def parse_peer(text: str) -> tuple[int, Address]:
     if len(addresses) != 1:
         raise InvalidValue(f"{text.strip()!r} has more than one address; write NUMBER=HOST:PORT")
     address = addresses[0]
-    if not place.strip().endswith(f":{address.port}"):
+    if not _has_port(place, address):
         raise InvalidValue(f"peer {text.strip()!r} needs a port; write {number}={place}:2702")
     return parse_node(number), address
+
+
+def _has_port(text: str, address: Address) -> bool:
+    return text.strip().endswith(f":{address.port}")
 
 
 def parse_node(text: str) -> int:
     """Return a node's number. Raises ``InvalidValue``."""
     if text.isascii() and text.isdigit() and 1 <= int(text) <= INT32_MAX:
         return int(text)
-    raise InvalidValue(f"nodes are numbered from 1 on, not {text!r}")
+    raise InvalidValue(f"nodes are numbered from 1 to {INT32_MAX}, not {text!r}")
 
 
 def _ticks(election_ms: int, heartbeat_ms: int) -> tuple[int, int, int]:
@@ -119,7 +131,8 @@ def _client_address(settings: Settings, advertise: str | None) -> str:
     """Return the address that clients of other nodes are sent to."""
     if advertise is not None:
         addresses = parse_addresses(advertise)
-        if len(addresses) != 1:
+        # Without a port, clients would be sent to 2602, wherever this node listens.
+        if len(addresses) != 1 or not _has_port(advertise, addresses[0]):
             raise InvalidValue("--advertise takes one address, HOST:PORT")
         return str(addresses[0])
     if settings.host in _ANY or settings.port == 0:
