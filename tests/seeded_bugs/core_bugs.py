@@ -47,6 +47,11 @@ def returning(value: object) -> Callable[..., object]:
     return function
 
 
+def waiting_without(*kinds: Kind) -> tuple[Kind, ...]:
+    """Return the kinds of messages that wait for the disk, less some."""
+    return tuple(kind for kind in outbox._WAITING if kind not in kinds)
+
+
 # Votes.
 
 
@@ -109,7 +114,7 @@ def seed_own_vote_before_sync(patch: Patch) -> None:
             self._hear_itself(message)
 
     patch.setattr(Raft, "_ask_for_votes", ask)
-    patch.setattr(outbox, "_WAITING", outbox._WAITING - {Kind.VOTE, Kind.PRE_VOTE})
+    patch.setattr(outbox, "_WAITING", waiting_without(Kind.VOTE, Kind.PRE_VOTE))
 
 
 def seed_vote_forgotten_in_term(patch: Patch) -> None:
@@ -302,7 +307,7 @@ def seed_previous_not_checked(patch: Patch) -> None:
 
 
 def seed_ack_before_sync(patch: Patch) -> None:
-    patch.setattr(outbox, "_WAITING", outbox._WAITING - {Kind.APPEND_REPLY})
+    patch.setattr(outbox, "_WAITING", waiting_without(Kind.APPEND_REPLY))
 
 
 def seed_own_entry_before_sync(patch: Patch) -> None:

@@ -67,6 +67,15 @@ class Configuration:
     def members(self) -> tuple[int, ...]:
         return tuple(sorted({*self.voters, *self.outgoing, *self.learners, *self.learners_next}))
 
+    def has(self, member: int) -> bool:
+        """Return whether somebody is a member, in whatever part."""
+        return (
+            member in self.voters
+            or member in self.learners
+            or member in self.outgoing
+            or member in self.learners_next
+        )
+
     def is_voter(self, member: int) -> bool:
         return member in self.voters or member in self.outgoing
 

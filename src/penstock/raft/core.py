@@ -211,8 +211,9 @@ class Raft:
     def _check(self, message: Message) -> None:
         if message.to != self.member or message.sender in (0, self.member):
             raise BadMessage(f"from {message.sender} to {message.to}, but this is {self.member}")
-        is_known = message.sender in self.configuration.members or message.sender == self.leader
-        if message.kind in REPLIES and not is_known:
+        if message.kind in REPLIES and not (
+            self.configuration.has(message.sender) or message.sender == self.leader
+        ):
             raise BadMessage(f"a {message.kind.value} of {message.sender}, which is not a member")
         if message.kind is Kind.SNAPSHOT and message.snapshot is None:
             raise BadMessage("a snapshot message without a snapshot")
@@ -453,7 +454,7 @@ class Raft:
     def _is_wanted(self, snapshot: Snapshot) -> bool:
         if snapshot.index <= self.log.committed:
             return False
-        if self.member not in snapshot.configuration.members:
+        if not snapshot.configuration.has(self.member):
             return False  # of a group that does not know this member
         if self.log.has(snapshot.index, snapshot.term):
             self.log.commit(snapshot.index)  # the log agrees with it and holds more
@@ -488,25 +489,32 @@ class Raft:
     @property
     def has_work(self) -> bool:
         """Whether there is something to write, to send or to answer; what may be applied is not counted."""
-        state = self._reported
+        # Asked several times for every message: in one piece, without the properties.
+        log, reported = self.log, self._reported
         return bool(
             self._outbox.messages
             or self._read_states
-            or self.log.has_unwritten
-            or self._has_unwritten_snapshot
-            or (self.term, self.vote) != (state.term, state.vote)
+            or log.has_unwritten
+            or (log.pending_snapshot is not None and not log.is_snapshot_handed_out)
+            or self.term != reported.term
+            or self.vote != reported.vote
         )
 
     def urgent(self) -> list[Message]:
         """Take out the messages that need not wait for the disk, while a ``Ready`` is under way."""
-        state = self._reported
-        is_new = (self.term, self.vote) != (state.term, state.vote)
-        return self._outbox.take_urgent(waits=is_new or self._is_writing)
+        if not self._outbox.messages:
+            return []
+        return self._outbox.take_urgent(waits=self._is_vote_new or self._is_writing)
+
+    @property
+    def _is_vote_new(self) -> bool:
+        """Whether term or vote were not handed out to be written."""
+        return self.term != self._reported.term or self.vote != self._reported.vote
 
     @property
     def _is_writing(self) -> bool:
         """Whether a write is under way: what rests on it is not durable yet."""
-        return any(one.must_sync for one in self._outstanding)
+        return bool(self._outstanding) and any(one.must_sync for one in self._outstanding)
 
     @property
     def _hard_state(self) -> HardState:
@@ -514,19 +522,17 @@ class Raft:
 
     @property
     def _has_unwritten_snapshot(self) -> bool:
-        pending = self.log.pending_snapshot
-        return pending is not None and not self.log.is_snapshot_handed_out
+        return self.log.pending_snapshot is not None and not self.log.is_snapshot_handed_out
 
     def ready(self) -> Ready:
         """Return all that is to be done now. Raises ``OutstandingReady`` while an earlier one is not durable."""
         if self._outstanding and not self.settings.is_pipelined:
             raise OutstandingReady("the last Ready was not reported durable yet")
         self._token += 1
-        state = self._hard_state
-        is_new_vote = (state.term, state.vote) != (self._reported.term, self._reported.vote)
+        is_new_vote = self._is_vote_new
         ready = Ready(token=self._token)
-        if state != self._reported:
-            ready.hard_state = self._reported = state
+        if is_new_vote or self.log.committed != self._reported.commit:
+            ready.hard_state = self._reported = self._hard_state
         ready.entries = self.log.unwritten()
         if self._has_unwritten_snapshot:
             ready.snapshot = self.log.pending_snapshot

@@ -138,9 +138,9 @@ class Log:
 
     def term(self, index: int) -> int:
         """Return the term of an entry. Raises ``Compacted`` and ``Unavailable``."""
-        if index > self.last:
-            raise Unavailable(index)
         if index >= self.offset:
+            if index > self.last:
+                raise Unavailable(index)
             return self._unstable[index - self.offset].term
         pending = self.pending_snapshot
         if pending is None:
@@ -284,7 +284,7 @@ class Log:
 
     @property
     def has_unwritten(self) -> bool:
-        return self._written < self.last
+        return self._written - self.offset + 1 < len(self._unstable)
 
     def begin_write(self, token: int, *, with_snapshot: bool) -> None:
         """Note that all of ``unwritten`` was handed out under this token."""
@@ -293,7 +293,7 @@ class Log:
         self.is_snapshot_handed_out = self.is_snapshot_handed_out or with_snapshot
         if self.has_unwritten:
             write.last, write.term = self.last, self.last_term
-        self._written = self.last
+            self._written = write.last
         self._writes.append(write)
 
     def end_write(self, token: int) -> None:

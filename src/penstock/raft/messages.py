@@ -59,18 +59,17 @@ class Kind(Enum):
     READ_REPLY = "read reply"
 
 
-REPLIES: Final = frozenset(
-    (
-        Kind.VOTE_REPLY,
-        Kind.PRE_VOTE_REPLY,
-        Kind.APPEND_REPLY,
-        Kind.HEARTBEAT_REPLY,
-        Kind.READ_REPLY,
-    )
+# Tuples, not sets: members of an enum are found in them by identity, and hashed by a function in Python.
+REPLIES: Final = (
+    Kind.APPEND_REPLY,
+    Kind.HEARTBEAT_REPLY,
+    Kind.VOTE_REPLY,
+    Kind.PRE_VOTE_REPLY,
+    Kind.READ_REPLY,
 )
 """What only a member of the group can say, to one that asked it."""
 
-FROM_LEADER: Final = frozenset((Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT))
+FROM_LEADER: Final = (Kind.APPEND, Kind.HEARTBEAT, Kind.SNAPSHOT)
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen for the same reason

@@ -7,14 +7,12 @@ from typing import Final
 
 from penstock.raft.messages import Kind, Message, Ready
 
-_WAITING: Final = frozenset(
-    (
-        Kind.APPEND_REPLY,
-        Kind.VOTE,
-        Kind.VOTE_REPLY,
-        Kind.PRE_VOTE,
-        Kind.PRE_VOTE_REPLY,
-    )
+_WAITING: Final = (
+    Kind.APPEND_REPLY,
+    Kind.VOTE,
+    Kind.VOTE_REPLY,
+    Kind.PRE_VOTE,
+    Kind.PRE_VOTE_REPLY,
 )
 """Messages that leave only when what they rest on is durable."""
 

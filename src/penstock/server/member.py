@@ -66,7 +66,8 @@ class GroupMember:
     @property
     def committed(self) -> Index:
         """The last entry that may be applied: agreed on, and durable here."""
-        return Index(min(self.core.log.committed, self.core.log.stable) - 1)
+        log = self.core.log
+        return Index(min(log.committed, log.stable) - 1)
 
     @property
     def last(self) -> Index:
@@ -141,25 +142,30 @@ class GroupMember:
         if self._written is not None or not self.core.has_work:
             return None
         ready = self.core.ready()
-        self.reads += [(state.context, Index(state.index - 1)) for state in ready.read_states]
-        state = HardState(
-            term=Term(max(1, self.core.term)),
-            vote=NodeId(self.core.vote) if self.core.vote else None,
-        )
+        for state in ready.read_states:
+            self.reads.append((state.context, Index(state.index - 1)))
         snapshot = ready.snapshot
         self._written = _Written(
             ready.token, ready.entries, None if snapshot is None else snapshot.configuration
         )
-        is_new_state, self._stored = state != self._stored, state
         return Ready(
             token=ready.token,
-            hard_state=state if is_new_state else None,
+            hard_state=self._new_state(),
             snapshot=snapshot,
             appends=_appends(ready.entries),
             committed=self.committed,
             messages=ready.messages,
             messages_after=ready.messages_after,
         )
+
+    def _new_state(self) -> HardState | None:
+        """Return term and vote if they are not what the metadata hold, or are about to."""
+        term = Term(max(1, self.core.term))
+        vote = NodeId(self.core.vote) if self.core.vote else None
+        if term == self._stored.term and vote == self._stored.vote:
+            return None
+        self._stored = HardState(term=term, vote=vote)
+        return self._stored
 
     def persisted(self, token: int) -> None:
         """Note that the Ready with this token is durable."""
@@ -182,7 +188,9 @@ class GroupMember:
 
 def _appends(entries: Sequence[Entry]) -> list[Append]:
     """Return entries as runs of one term each."""
-    if entries and entries[0].term == entries[-1].term:  # terms do not fall: there is only one
+    if not entries:
+        return []
+    if entries[0].term == entries[-1].term:  # terms do not fall: there is only one
         payloads = [stored_payload(entry) for entry in entries]
         return [
             Append(first=Index(entries[0].index - 1), term=Term(entries[0].term), payloads=payloads)

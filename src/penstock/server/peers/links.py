@@ -85,7 +85,7 @@ class _Link(ABC):
         self._reader = PacketReader()
         self._since = now()  # when the link began
         self._begun: float | None = None  # when the packet began that is not whole yet
-        self._is_closed = False
+        self._is_closed = False  # by its owner, or because it broke
         self.is_ready = False  # whether the handshake is done
         self.reason: str | None = None  # why it is broken
 
@@ -94,26 +94,28 @@ class _Link(ABC):
         """Whether it is of no use any more: close the connection."""
         return self.reason is not None
 
-    def _has_ended(self) -> bool:
-        return self._is_closed or self.is_broken
-
     def receive(self, data: bytes) -> None:
         """Take bytes of the other side."""
-        if self._has_ended():
+        if self._is_closed:
             return
         try:
             self._reader.feed(data)
-            while (
-                not self._has_ended() and (packet := self._reader.next(self._allowed())) is not None
-            ):
-                self._take(packet)
-                self._begun = None
+            self._take_packets(self._reader)
         except (BadData, BadMessage) as error:
             self._break(str(error))
         if not self._reader.held:
             self._begun = None
         elif self._begun is None:
             self._begun = self._now()
+
+    def _take_packets(self, reader: PacketReader) -> None:
+        while (
+            reader.held
+            and not self._is_closed
+            and (packet := reader.next(self._allowed())) is not None
+        ):
+            self._take(packet)
+            self._begun = None
 
     @abstractmethod
     def _allowed(self) -> frozenset[int]:
@@ -125,16 +127,18 @@ class _Link(ABC):
 
     def tick(self) -> None:
         """Look at the clock; to be called about once a second, or more often."""
-        is_late = self._now() - self._since >= HANDSHAKE_SECONDS
-        if is_late and not self.is_ready and not self._has_ended():
+        is_met = self.is_ready or self._is_closed
+        if not is_met and self._now() - self._since >= HANDSHAKE_SECONDS:
             self._break(f"no handshake within {HANDSHAKE_SECONDS:g} s")
+        if self._begun is None:
+            return
         patience = PACKET_SECONDS + self._reader.held / SLOWEST_RATE
-        if self._begun is not None and self._now() - self._begun >= patience:
+        if self._now() - self._begun >= patience:
             # A length that is wrong would else keep everything behind it waiting for ever.
             self._break(f"a packet was not whole within {patience:.0f} s")
 
     def _write(self, packet: Packet) -> None:
-        if not self._has_ended():
+        if not self._is_closed:
             self._write_bytes(encode_packet(packet))
 
     def _break(self, reason: str) -> None:
@@ -405,7 +409,7 @@ class Incoming(_Link):
 
     def _install(self, transfer: Transfer) -> bool:
         """Tell the group of a snapshot that is whole, unless the link has ended meanwhile."""
-        if self._has_ended():
+        if self._is_closed:
             return False
         try:
             self._step(message_of_transfer(transfer, sender=self.peer, to=self._own.node))
