@@ -38,9 +38,10 @@ class Storage:
             self.held.clear()
         return len(self.held)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes) -> bool:
         assert offset == len(self.held), "bytes that do not follow were taken"
         self.held += data
+        return True
 
     def finish(self, then: Callable[[bool], None]) -> None:
         assert self.wanted is not None

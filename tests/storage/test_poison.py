@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StorageFailed
+from penstock.errors import NoRoom, StorageFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, HardState, Index, QueueHead, TaskId, Term
 from penstock.storage.directory import NodeDirectory
-from penstock.storage.files import OsFiles
+from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles
 from penstock.testing.disk import SECTOR, CrashState, MemoryFiles, Operation, crash_states_now
 from storage.test_crash import LIMITS, ROOT, Workload, check
 from support.log_stores import append, point
@@ -107,7 +107,10 @@ class Broken:
 
 
 def broken_lives(generation: Generation, error: OSError, *, writes_half: bool) -> Iterator[Broken]:
-    """Yield a life for every operation of it that can fail; the first operations are the opening."""
+    """Yield a life for every operation of it that can fail; the first operations are the opening.
+
+    A snapshot that finds no room fails nothing (``test_snapshot_room``), and is passed over.
+    """
     n = count_of_opening(generation)
     while True:
         n += 1
@@ -120,6 +123,11 @@ def broken_lives(generation: Generation, error: OSError, *, writes_half: bool) -
         except StorageFailed:
             assert breaker.failed is not None
             yield Broken(work, breaker, files)
+        except NoRoom:
+            failed = breaker.failed
+            assert failed is not None
+            assert failed.kind in ("create", "write")
+            assert failed.path.endswith(f"snapshot{TEMPORARY_SUFFIX}")
         else:
             assert breaker.failed is None, "a failure was swallowed"
             return

@@ -192,13 +192,13 @@ def test_a_disk_that_fails_while_writing_is_told_as_such() -> None:
     store = SnapshotStore(files, PATH)
 
     def fail(_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     files.fault = fail
-    with pytest.raises(StorageFailed, match="No space left"):
+    with pytest.raises(StorageFailed, match="Input/output"):
         store.write(small(Generation.TWO, 3))
     files.fault = None
-    with pytest.raises(StorageFailed, match="No space left"):
+    with pytest.raises(StorageFailed, match="Input/output"):
         store.write(small(Generation.TWO, 3))
 
 

@@ -19,6 +19,7 @@ from penstock.server.disk import InlineDisk
 from penstock.server.node import Node, steady_clock_ms
 from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
+from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots
 
 _SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
@@ -39,6 +40,7 @@ class EmbeddedNode:
             InlineDisk(),
             lambda _, call: self._slices.append(call),
             lambda _: None,
+            room=lambda: free_bytes(settings.data),
         )
 
     def connect(self) -> _MemoryTransport:

@@ -25,6 +25,7 @@ from penstock.server.listener import Listener
 from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
 from penstock.server.settings import Settings
+from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots, Spares
 
 DRAIN_SECONDS: Final = 10.0
@@ -108,11 +109,20 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         if node is not None:
             node.close()
         raise
-    Spares(node, snapshot_disk)
+    Spares(
+        node,
+        snapshot_disk,
+        lambda text: say("spare", {"text": text}),
+        room=lambda: free_bytes(settings.data),
+    )
     IdleFlush(node, loop.call_later)
     loop.set_exception_handler(lambda _, context: _note_bug(context, node, say, stop))
     snapshots = Snapshots(
-        node, snapshot_disk, loop.call_later, lambda text: say("snapshot", {"text": text})
+        node,
+        snapshot_disk,
+        loop.call_later,
+        lambda text: say("snapshot", {"text": text}),
+        room=lambda: free_bytes(settings.data),
     )
     server = await loop.create_server(listener.accept, sock=listening, backlog=BACKLOG)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import BadData, StorageFailed
+from penstock.errors import BadData, NoRoom, StorageFailed
 from penstock.model import Index, SnapshotPoint, Term
 from penstock.raft.messages import Snapshot
 from penstock.server.disk import Disk
+from penstock.server.shortage import Shortage
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import File
 from penstock.storage.snapshot import SnapshotWriter
@@ -58,6 +59,7 @@ class SnapshotReceipt:
         self._directory = directory
         self._disk = disk
         self._fail = fail
+        self.shortage = Shortage()
         self._wanted: tuple[int, int, int, int] | None = None  # index, term, size, checksum
         self._count = 0  # transfers that have begun
         self._writer: SnapshotWriter | None = None
@@ -65,32 +67,49 @@ class SnapshotReceipt:
         # One that is whole: another offer must not take it away before it is installed.
         self._whole: SnapshotWriter | None = None
 
-    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int:
-        """Return how many bytes of this very transfer are here; another one that had begun is given up."""
+    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int | None:
+        """Return how many bytes of this very transfer are here; another one that had begun is given up.
+
+        ``None``: there is no room for it now.
+        """
         wanted = (snapshot.index, snapshot.term, size, checksum)
         if wanted != self._wanted or self._writer is None:
+            if not self.shortage.allows(size):
+                return None
             try:
                 self.abandon()
                 self._wanted = wanted
                 self._count += 1  # a name of its own: the one before may wait to be installed
                 self._writer = self._directory.snapshot.writer(f"{RECEIVED}{self._count % 2}")
+            except NoRoom as error:
+                self.shortage.begin(error)
+                return None
             except StorageFailed as error:
                 self._fail(error)
-                return 0
+                return None
         return self._writer.size
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Take the next bytes; they are lost if the disk has failed, and the node with them."""
+    def write(self, offset: int, data: bytes) -> bool:
+        """Take the next bytes; return whether they are kept.
+
+        If there is no room, all that had arrived is gone; if the disk has failed, the node with it.
+        """
         writer = self._writer
         if writer is None:
-            return
+            return False
         assert offset == writer.size, "a transfer keeps its order"
         try:
             writer.write(data)
+        except NoRoom as error:
+            self._writer = None
+            self.shortage.begin(error)
+            return False
         except StorageFailed as error:
             self._writer = None
             self._fail(error)
+            return False
         self._tail = (self._tail + data[-CHECKSUM_SIZE:])[-CHECKSUM_SIZE:]
+        return True
 
     def finish(self, then: Callable[[bool], None]) -> None:
         """Check and sync the whole; ``then`` hears whether it is what was offered."""
@@ -110,12 +129,15 @@ class SnapshotReceipt:
         def done(error: BaseException | None) -> None:
             if self._writer is not writer:
                 return  # given up meanwhile
-            if error is not None and not isinstance(error, BadData):
+            if error is not None and not isinstance(error, BadData | NoRoom):
                 self._fail(error)
                 return
+            if isinstance(error, NoRoom):
+                self.shortage.begin(error)
             if error is not None:
                 self.abandon()
             else:
+                self.shortage.end()
                 self._whole, self._writer, self._wanted = writer, None, None
             then(error is None)
 

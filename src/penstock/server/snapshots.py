@@ -2,20 +2,25 @@
 
 A slice takes about half a millisecond and the loop gets as much time between two of them, so that a snapshot of
 millions of tasks costs the requests that meet it little.
+
+One that finds no room on the disk is given up and tried again later; the log, on which everything rests, goes on
+(docs/decisions/0021-snapshots-without-room.md).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import CannotConvert, PenstockError
+from penstock.errors import CannotConvert, NoRoom, PenstockError
 from penstock.formats.taskflux.snapshot import Patch
 from penstock.model import INT32_MAX, Implementation, SnapshotPoint
 from penstock.server.disk import Disk
 from penstock.server.node import Node
 from penstock.server.rebuild import SnapshotWalk
+from penstock.server.shortage import REST_SECONDS, Shortage
 from penstock.storage.snapshot import SnapshotWriter
 
 SLICE_SECONDS: Final = 0.0005
@@ -37,13 +42,16 @@ class Snapshots:
         call_later: Callable[[float, Callable[[], None]], object],
         say: Callable[[str], None],
         now: Callable[[], float] = time.perf_counter,
+        room: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """``disk`` is for the snapshot's own file; the log's disk is the node's."""
+        """``disk`` is for the snapshot's own file; the log's disk is the node's. ``room``: how many bytes are free."""
         self._node = node
         self._disk = disk
         self._call_later = call_later
         self._say = say
         self._now = now
+        self._shortage = Shortage(now, room, say)
+        self._is_waiting = False  # whether a look for room is on its way
         self._walk: SnapshotWalk | None = None
         # Whether a finished one waits for its place: until it has that, the log is as long as before, and the
         # next would write into the same file.
@@ -59,6 +67,7 @@ class Snapshots:
         node.replica.after_apply.append(self.consider)
         if node.group is not None:
             node.group.replica.when_ticked.append(self.consider)
+            node.group.replica.receipt.shortage = self._shortage
         for path in [] if node.shelf is None else node.shelf.unread_tables:
             say(
                 f"{path}: not the table of its snapshot; the file itself was read, the next snapshot makes it anew"
@@ -90,10 +99,12 @@ class Snapshots:
         replica = self._node.replica
         if self.is_under_way or replica.failure is not None or not replica.can_snapshot:
             return
+        if self._shortage.is_resting:
+            return
         behind = self.behind
         # The second is asked last: it looks at every queue.
         is_due = behind >= self._node.settings.snapshot_bytes and behind >= self.state_size()
-        if is_due or replica.wants_snapshot:
+        if (is_due or replica.wants_snapshot) and self._shortage.allows(self.state_size()):
             self.begin()
 
     def begin(self) -> None:
@@ -167,6 +178,7 @@ class Snapshots:
         if self._gave_up(error):
             return
         self._end()
+        self._shortage.end()
         self._is_installing = True
         self._node.replica.run_chore(lambda: self._put(point), lambda: self._note(point))
 
@@ -208,30 +220,62 @@ class Snapshots:
         if isinstance(error, CannotConvert):
             self._covered = self._node.directory.log.size
             self._say(f"no snapshot: {error}")
+        elif isinstance(error, NoRoom):
+            self._shortage.begin(error)
+            self._wait_for_room()
         elif isinstance(error, PenstockError | OSError):
             self._node.replica.fail(error)
         elif error is not None:
             raise error
         self.when_ended()
 
+    def _wait_for_room(self) -> None:
+        """Look again later, also if nothing is applied meanwhile."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._call_later(REST_SECONDS, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._is_waiting = False
+        self.consider()
+        if self._shortage.is_on and not self.is_under_way and self._node.replica.failure is None:
+            self._wait_for_room()
+
 
 class Spares:
-    """Makes the log's next file ahead of time, so that no batch has to wait for it."""
+    """Makes the log's next file ahead of time, so that no batch has to wait for it.
 
-    def __init__(self, node: Node, disk: Disk) -> None:
+    One that finds no room is given up, as a snapshot is; the batch that needs it does not forgive that.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        disk: Disk,
+        say: Callable[[str], None],
+        now: Callable[[], float] = time.perf_counter,
+        room: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self._node = node
         self._disk = disk
+        self._shortage = Shortage(now, room, say, thing="spare file")
         self._is_under_way = False
         node.replica.after_apply.append(self.consider)
 
     def consider(self) -> None:
         """Begin if the log wants one."""
         log = self._node.directory.log
-        if log.wants_spare and not self._is_under_way and self._node.replica.failure is None:
+        if not log.wants_spare or self._is_under_way or self._node.replica.failure is not None:
+            return
+        if self._shortage.allows(log.spare_size):
             self._is_under_way = True
             self._disk.run(log.make_spare, self._finish, is_small=False)
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_under_way = False
-        if error is not None:
+        if error is None:
+            self._shortage.end()
+        elif isinstance(error, NoRoom):
+            self._shortage.begin(error)
+        else:
             self._node.replica.fail(error)

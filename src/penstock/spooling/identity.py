@@ -19,8 +19,7 @@ from penstock.formats.beats.state import Position
 from penstock.model import QueueName
 from penstock.protocol.version2 import PRODUCER_SIZE
 from penstock.spooling.rounds import RULE
-from penstock.storage.files import Files, read_whole, replace_file
-from penstock.storage.spool_segments import NO_ROOM
+from penstock.storage.files import NO_ROOM, Files, read_whole, replace_file
 
 FILE_NAME: Final = "penstock.producer"
 

@@ -11,11 +11,12 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.binary import Bytes
-from penstock.errors import DirectoryLocked, PathRefused, StorageFailed
+from penstock.errors import DirectoryLocked, NoRoom, PathRefused, StorageFailed
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -127,6 +128,20 @@ def read_whole(files: Files, path: Path, *, size_max: int) -> bytes | None:
         return file.read(0, size_max + 1)
     finally:
         file.close()
+
+
+@contextmanager
+def needing_room(path: Path) -> Iterator[None]:
+    """Raise ``NoRoom`` where a full disk refuses a file that nothing rests on yet; such a refusal strikes no store.
+
+    Not for syncs: what one covers that failed is unknown, whatever the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise NoRoom(f"{path}: {error.strerror}") from error
 
 
 class Poison:

@@ -86,7 +86,12 @@ class Log(Protocol):
         ...
 
     def make_spare(self) -> None:
-        """Make a file ahead of time that an append will need; may run beside appends and syncs."""
+        """Make a file ahead of time that an append will need; may run beside appends and syncs. Raises ``NoRoom``."""
+        ...
+
+    @property
+    def spare_size(self) -> int:
+        """How much room ``make_spare`` takes."""
         ...
 
     def truncate(self, index: Index) -> None:

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final
 
 from penstock.binary import Bytes
-from penstock.errors import CorruptData
+from penstock.errors import CorruptData, NoRoom
 from penstock.formats.taskflux.log import (
     END_MARKER,
     LogLayout,
@@ -29,6 +29,7 @@ from penstock.storage.files import (
     File,
     Files,
     Poison,
+    needing_room,
     read_whole,
     replace_file,
     zeros,
@@ -147,20 +148,30 @@ class SegmentedLog:
     def make_spare(self) -> None:
         """Make the next segment's file ahead of time. May run beside appends and syncs, in another thread.
 
-        A rotation then is a rename. Under its temporary name the file means nothing; a start removes it.
+        A rotation then is a rename. Under its temporary name the file means nothing; a start removes it. Raises
+        ``NoRoom``, and leaves nothing of it: until the newest segment is full, the log goes on without.
         """
         path = self._directory / ("spare" + TEMPORARY_SUFFIX)
         with self._poison.writing():
-            file = self._files.open(path, write=True, create=True)
+            with needing_room(path):
+                file = self._files.open(path, write=True, create=True)
             try:
-                offset = 0
-                for piece in _fresh(self._limits.soft):
-                    file.write(offset, [piece])
-                    offset += len(piece)
+                with needing_room(path):
+                    offset = 0
+                    for piece in _fresh(self._limits.soft):
+                        file.write(offset, [piece])
+                        offset += len(piece)
                 file.sync()
+            except NoRoom:
+                self._files.remove(path)
+                raise
             finally:
                 file.close()
         self._spare = path
+
+    @property
+    def spare_size(self) -> int:
+        return self._limits.soft
 
     def truncate(self, index: Index) -> None:
         self._poison.check()

@@ -121,6 +121,7 @@ class SingleLog:
             self._sync_point.advance(synced=self.end - 1, committed=self.committed)
 
     wants_spare = False  # one file that grows: there is no next one to make
+    spare_size = 0
 
     def make_spare(self) -> None:
         """Nothing is to be made ahead of time."""

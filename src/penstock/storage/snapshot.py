@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from penstock.binary import Bytes
-from penstock.errors import BadData, CorruptData, StorageFailed
+from penstock.errors import BadData, CorruptData, NoRoom, StorageFailed
 from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_header
 from penstock.formats.taskflux.snapshot_frame import check_frame, detect_layout
 from penstock.model import SnapshotPoint
-from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison
+from penstock.storage.files import TEMPORARY_SUFFIX, File, Files, Poison, needing_room
 
 WRITE_SIZE: Final = 2**20
 """Small pieces are gathered up to this before they are written."""
 
 
 class SnapshotWriter:
-    """A snapshot on its way to the disk; ``install`` puts it in place, ``abandon`` throws it away."""
+    """A snapshot on its way to the disk; ``install`` puts it in place, ``abandon`` throws it away.
+
+    Until it is finished nothing rests on it, so a disk without room costs this file and nothing else: what would write
+    to it raises ``NoRoom``, and the file is gone. Everything else that fails strikes the store, a sync for want of
+    room too: what it covers is unknown.
+    """
 
     def __init__(self, files: Files, path: Path, poison: Poison, kind: str = "") -> None:
-        """``kind`` tells one from another that is written at the same time."""
+        """``kind`` tells one from another that is written at the same time. Raises ``NoRoom``."""
         self._files = files
         self._path = path
         self._poison = poison
@@ -31,9 +37,11 @@ class SnapshotWriter:
         self._held_size = 0
         self._offset = 0
         self._synced = 0  # bytes that are on the disk already
-        self._is_open = True
+        self._is_open = self._is_there = False
         with poison.writing():
-            self._file = files.open(self._sibling, write=True, create=True)
+            with self._needing_room():
+                self._file = files.open(self._sibling, write=True, create=True)
+            self._is_open = self._is_there = True
             self._file.truncate(0)
 
     @property
@@ -42,7 +50,7 @@ class SnapshotWriter:
         return self._offset + self._held_size
 
     def write(self, piece: Bytes) -> None:
-        """Take the next bytes of the file."""
+        """Take the next bytes of the file. Raises ``NoRoom``."""
         self._held.append(piece)
         self._held_size += len(piece)
         if self._held_size >= WRITE_SIZE:
@@ -56,11 +64,12 @@ class SnapshotWriter:
             self._synced = self._offset
 
     def finish(self, patch: Patch | None) -> None:
-        """Complete the file and return when it is on the disk, still under its temporary name."""
+        """Complete the file and return when it is on the disk, still under its temporary name. Raises ``NoRoom``."""
         self._flush()
         with self._poison.writing():
             if patch is not None:
-                self._file.write(patch.offset, [patch.data])
+                with self._needing_room():
+                    self._file.write(patch.offset, [patch.data])
             self._file.sync()
         self._close()
 
@@ -90,10 +99,22 @@ class SnapshotWriter:
             self._files.sync_directory(self._path.parent)
 
     def abandon(self) -> None:
-        """Throw the file away, finished or not."""
+        """Throw the file away, finished or not; one that is gone already stays so."""
         self._close()
         with self._poison.writing():
-            self._files.remove(self._sibling)
+            if self._is_there:
+                self._files.remove(self._sibling)
+                self._is_there = False
+
+    @contextmanager
+    def _needing_room(self) -> Iterator[None]:
+        """Throw the file away and raise ``NoRoom`` if the disk is full."""
+        try:
+            with needing_room(self._sibling):
+                yield
+        except NoRoom:
+            self.abandon()
+            raise
 
     def _close(self) -> None:
         if self._is_open:
@@ -101,7 +122,7 @@ class SnapshotWriter:
             self._file.close()
 
     def _flush(self) -> None:
-        with self._poison.writing():
+        with self._poison.writing(), self._needing_room():
             if self._held:
                 self._file.write(self._offset, [b"".join(self._held)])
         self._offset += self._held_size

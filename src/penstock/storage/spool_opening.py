@@ -24,10 +24,9 @@ from penstock.formats.beats.segment import (
     segment_number,
 )
 from penstock.formats.beats.state import Position, State, decode_state, encode_state
-from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole, replace_file
+from penstock.storage.files import NO_ROOM, TEMPORARY_SUFFIX, Files, read_whole, replace_file
 from penstock.storage.spool_segments import (
     HEADER_MAX,
-    NO_ROOM,
     SegmentCursor,
     encode_count,
     is_key_of,

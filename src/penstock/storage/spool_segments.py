@@ -5,7 +5,6 @@ Positions are logical: they count the header and the frames as they are before c
 
 from __future__ import annotations
 
-import errno
 import hmac
 import os
 from collections import deque

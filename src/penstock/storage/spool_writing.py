@@ -12,8 +12,8 @@ from pathlib import Path
 from penstock.errors import SpoolFull
 from penstock.formats.beats.frame import FRAMING
 from penstock.formats.beats.segment import segment_name
-from penstock.storage.files import Files
-from penstock.storage.spool_segments import NO_ROOM, Place, SegmentWriter
+from penstock.storage.files import NO_ROOM, Files
+from penstock.storage.spool_segments import Place, SegmentWriter
 from penstock.storage.spool_values import SpoolSettings
 
 

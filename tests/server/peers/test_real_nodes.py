@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -14,9 +14,11 @@ from penstock.server.disk import InlineDisk
 from penstock.server.node import Node
 from penstock.server.peers.transport import PeerTransport, bind
 from penstock.server.settings import GroupSettings, Settings
+from penstock.server.shortage import Shortage
 from penstock.server.snapshots import Snapshots
 from server.peers.test_transport import listening, run, until
 from support.node_rig import RecordingCaller, Told
+from support.small_disk import leave, small_disk
 
 TICK_SECONDS = 0.01
 MIB = 2**20
@@ -91,6 +93,13 @@ async def enqueue(leader: Member, payloads: list[bytes]) -> None:
     assert all(isinstance(one.answer, v2.Enqueued) for one in told), told[-1]
 
 
+async def cut_log(leader: Member) -> None:
+    """Take a snapshot, and keep no log behind it."""
+    snapshots = Snapshots(leader.node, InlineDisk(), leader.loop.call_later, lambda _: None)
+    snapshots.begin()
+    await until(lambda: not snapshots.is_under_way)
+
+
 async def agree(members: list[Member], count: int) -> None:
     """Wait until all have this many tasks; then their states are the same."""
     await until(lambda: all(member.count() == count for member in members))
@@ -136,9 +145,7 @@ def test_a_node_that_fell_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None
             late.close()
             for _ in range(3):  # a segment and a little more
                 await enqueue(leader, [bytes([place]) * MIB for place in range(9)])
-            snapshots = Snapshots(leader.node, InlineDisk(), leader.loop.call_later, lambda _: None)
-            snapshots.begin()
-            await until(lambda: not snapshots.is_under_way)
+            await cut_log(leader)
             assert leader.node.directory.log.first > late.node.directory.log.end
             back = Member(late.number, late.addresses, late.data)
             members.append(back)
@@ -150,3 +157,39 @@ def test_a_node_that_fell_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None
             await agree(members, 29)
 
     run(test)
+
+
+def test_a_node_without_room_for_the_leaders_snapshot_takes_it_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async def test(disks: dict[int, Path]) -> None:
+        async with started(3, tmp_path) as members:
+            leader = await leader_of(members)
+            await enqueue(leader, [b"first"])
+            await agree(members, 1)
+            late = next(member for member in members if member is not leader)
+            members.remove(late)
+            late.close()
+            for _ in range(3):
+                await enqueue(leader, [bytes([place]) * MIB for place in range(9)])
+            await cut_log(leader)
+            ballast = leave(disks[late.number], 4 * MIB)
+            back = Member(late.number, late.addresses, late.data)
+            members.append(back)
+            said: list[str] = []
+            back.group.replica.receipt.shortage = Shortage(say=said.append)
+            await back.transport.start(bind(back.addresses[back.number]))
+            await until(lambda: bool(said))
+            assert back.failures == []
+            assert back.node.directory.snapshot.point is None
+            assert list(back.data.rglob("*.penstock-temporary")) == []
+            await enqueue(leader, [b"meanwhile"])
+            ballast.unlink()
+            await agree(members, 29)
+            assert len(said) == 1
+
+    with ExitStack() as stack:
+        disks = {
+            n: stack.enter_context(small_disk(tmp_path / str(n), 160 * MIB)) for n in (1, 2, 3)
+        }
+        run(lambda: test(disks))

@@ -140,6 +140,41 @@ def test_a_newer_snapshot_takes_the_place_of_the_one_under_way() -> None:
     assert [file.is_closed for file in sender.shelf.opened] == [True, True]
 
 
+def test_a_receiver_without_room_is_silent_and_asked_again_after_some_seconds() -> None:
+    sender, receiver = pair()
+    wire = connected(sender, receiver)
+    receiver.tray.is_without_room = True
+    wire.outgoing.send(snapshot_message(SNAPSHOT))
+    wire.carry()
+    assert sender.ended == []  # a refusal would lead to another offer at once
+    receiver.tray.is_without_room = False
+    sender.clock.seconds += transfers.RETRY_SECONDS
+    wire.outgoing.tick()
+    wire.carry()
+    assert bytes(receiver.tray.held) == DATA
+    assert sender.ended == [(2, True)]
+
+
+def test_a_receiver_that_runs_out_of_room_ends_the_transfer_and_takes_the_next() -> None:
+    sender, receiver = pair()
+    wire = connected(sender, receiver)
+    wire.outgoing.send(snapshot_message(SNAPSHOT))
+    while len(receiver.tray.held) < MIB:
+        wire.incoming.receive(bytes(wire.there))
+        wire.there.clear()
+        wire.outgoing.receive(bytes(wire.back))
+        wire.back.clear()
+    receiver.tray.is_without_room = True
+    wire.carry()
+    assert sender.ended == [(2, False)]
+    assert receiver.stepped == []
+    receiver.tray.is_without_room = False
+    wire.outgoing.send(snapshot_message(SNAPSHOT))
+    wire.carry()
+    assert bytes(receiver.tray.held) == DATA
+    assert sender.ended == [(2, False), (2, True)]
+
+
 def test_the_same_message_again_does_not_disturb_its_transfer() -> None:
     sender, receiver = pair()
     wire = connected(sender, receiver)

@@ -88,17 +88,24 @@ class Tray:
         # A check of the whole waits until it is called, if a test wants it to.
         self.waiting: list[Callable[[], None]] = []
         self.is_slow = False
+        self.is_without_room = False
 
-    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int:
+    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int | None:
+        if self.is_without_room:
+            return None
         if self.key != (snapshot, size, checksum):
             self.key = (snapshot, size, checksum)
             self.held.clear()
         return len(self.held)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes) -> bool:
+        if self.is_without_room:
+            self.key = None
+            return False
         assert offset == len(self.held), "a hole, or bytes written twice"
         self.writes.append(offset)
         self.held += data
+        return True
 
     def finish(self, then: Callable[[bool], None]) -> None:
         assert self.key is not None

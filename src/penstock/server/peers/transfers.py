@@ -60,11 +60,16 @@ class SnapshotSource(Protocol):
 class SnapshotSink(Protocol):
     """Where a snapshot that arrives is kept until it is whole."""
 
-    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int:
-        """Begin or resume a transfer: return how many bytes of this very one are held, 0 to begin anew."""
+    def offset(self, snapshot: Snapshot, size: int, checksum: int) -> int | None:
+        """Begin or resume a transfer: return how many bytes of this very one are held, 0 to begin anew.
+
+        ``None``: there is no room for it now.
+        """
         ...
 
-    def write(self, offset: int, data: bytes) -> None: ...
+    def write(self, offset: int, data: bytes) -> bool:
+        """Keep bytes; return whether that was possible. If it was not, nothing is held any more."""
+        ...
 
     def finish(self, then: Callable[[bool], None]) -> None:
         """Compare the whole with its checksum, sync it, and say whether it is right."""
@@ -291,17 +296,23 @@ class Reception:
             return  # who offers asks again
         elif transfer == self._installed:
             reply(transfer.size, Standing.IS_WHOLE)
-        else:
-            self._begin(transfer, sink)
+        elif self._begin(transfer, sink):
             self._go_on(sink, reply, taken)
+        # Else there is no room now. A refusal would be answered with another offer at once; who hears nothing asks
+        # again after some seconds.
 
-    def _begin(self, transfer: Transfer, sink: SnapshotSink) -> None:
+    def _begin(self, transfer: Transfer, sink: SnapshotSink) -> bool:
+        """Turn to this transfer; return whether it can go on now."""
         if self._current is not None and self._leader_term < transfer.leader_term:
             sink.abandon()
         self._leader_term = transfer.leader_term
-        self._current = transfer
-        self._offset = sink.offset(transfer.snapshot, transfer.size, transfer.checksum)
-        assert 0 <= self._offset <= transfer.size
+        offset = sink.offset(transfer.snapshot, transfer.size, transfer.checksum)
+        if offset is None:
+            self._current = None
+            return False
+        assert 0 <= offset <= transfer.size
+        self._current, self._offset = transfer, offset
+        return True
 
     def arrived(
         self, chunk: p.Chunk, sink: SnapshotSink, write: Callable[[Packet], None], taken: Taken
@@ -326,10 +337,12 @@ class Reception:
             return  # late: its transfer has ended, or another took its place
         elif chunk.offset != self._offset:
             reply(self._offset, Standing.GOES_ON)
-        else:
-            sink.write(chunk.offset, chunk.data)
+        elif sink.write(chunk.offset, chunk.data):
             self._offset += len(chunk.data)
             self._go_on(sink, reply, taken)
+        else:
+            self._current = None
+            reply(0, Standing.IS_REFUSED)
 
     def _go_on(
         self, sink: SnapshotSink, reply: Callable[[int, Standing], None], taken: Taken

@@ -198,7 +198,7 @@ class Process:
         self.snapshots = Snapshots(
             node, self._disks[1], self._call_later, self._say, now=_SliceClock(self.clock)
         )
-        Spares(node, self._disks[1])
+        Spares(node, self._disks[1], self._say, now=self.clock.seconds)
         self.peering = Peering(
             group,
             around.network,
