@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -43,11 +40,9 @@ from penstock.model import (
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
 from penstock.storage.log import LogLimits
+from rigs.loop_disk import FILE_SYSTEMS, LoopDisk, NoLoopDisk, loop_disk
 
-SHUTDOWN = 0x8004587D  # the ioctl that ext4 and xfs share
-WITHOUT_FLUSH = struct.pack("I", 2)
 LIMITS = LogLimits(soft=256 * 1024, hard=512 * 1024, growth=128 * 1024)
-DISK_SIZE = 512 * 2**20
 
 
 def payload(index: int) -> bytes:
@@ -104,50 +99,18 @@ class Told:
         setattr(self, kind, max(getattr(self, kind), int(number)))
 
 
-class Disk:
-    """A file system in a file."""
-
-    def __init__(self, directory: Path, kind: str) -> None:
-        self._image = directory / "disk.img"
-        self.mounted = directory / "mounted"
-        self.mounted.mkdir()
-        with open(self._image, "wb") as file:
-            file.truncate(DISK_SIZE)
-        _run(f"mkfs.{kind}", "-q", str(self._image))
-
-    def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.mounted))
-
-    def unmount(self) -> None:
-        _run("umount", str(self.mounted))
-
-    def cut_power(self) -> None:
-        descriptor = os.open(self.mounted, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, SHUTDOWN, WITHOUT_FLUSH)
-        finally:
-            os.close(descriptor)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @contextlib.contextmanager
-def disk(kind: str) -> Iterator[Disk]:
-    """Make a file system, and take it away whatever happens."""
+def disk(kind: str) -> Iterator[LoopDisk]:
+    """Make a file system, and take it away whatever happens. Raises ``NoLoopDisk``."""
     directory = Path(tempfile.mkdtemp(prefix="penstock-power-"))
-    made = Disk(directory, kind)
-    made.mount()
     try:
-        yield made
+        with loop_disk(directory, kind) as made:
+            yield made
     finally:
-        # A failed check still has files open: the mount goes when they do.
-        subprocess.run(["umount", "--lazy", str(made.mounted)], check=False, capture_output=True)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def one_round(place: Disk, generation: Generation, seed: int, told: Told) -> int:
+def one_round(place: LoopDisk, generation: Generation, seed: int, told: Told) -> int:
     """Work, cut, mount again; return how many promises were heard."""
     random = Random(seed)
     command = [sys.executable, "-m", "rigs.power_cut", "--work", str(place.mounted / "node")]
@@ -168,7 +131,7 @@ def one_round(place: Disk, generation: Generation, seed: int, told: Told) -> int
     return promises
 
 
-def check(place: Disk, generation: Generation, told: Told) -> int:
+def check(place: LoopDisk, generation: Generation, told: Told) -> int:
     """Open what is left and compare it with what was told; return the number of cuts recovery made."""
     node = NodeDirectory(OsFiles(), place.mounted / "node", generation=generation, limits=LIMITS)
     point = node.snapshot.point
@@ -190,7 +153,7 @@ def check(place: Disk, generation: Generation, told: Told) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuts", type=int, default=100, help="power cuts per generation")
-    parser.add_argument("--file-system", choices=("ext4", "xfs"), default="ext4")
+    parser.add_argument("--file-system", choices=FILE_SYSTEMS, default="ext4")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--generation", type=int, default=3, help=argparse.SUPPRESS)
@@ -198,19 +161,22 @@ def main() -> None:
     if options.work is not None:
         work(options.work, Generation(options.generation), options.seed)
         return
-    maker = f"mkfs.{options.file_system}"
-    if os.geteuid() != 0 or shutil.which(maker) is None:
-        sys.exit(f"NOT SHOWN: power cuts need root, loop devices and {maker}")
+    try:
+        _cut_all(options.cuts, options.file_system, options.seed)
+    except NoLoopDisk as error:
+        sys.exit(f"NOT SHOWN: {error}")
+
+
+def _cut_all(cuts: int, file_system: str, seed: int) -> None:
     for generation in (Generation.TWO, Generation.THREE):
         told, promises, torn = Told(), 0, 0
-        with disk(options.file_system) as place:
-            for number in track(
-                range(options.cuts), f"generation {generation}", console=Console(stderr=True)
-            ):
-                promises += one_round(place, generation, options.seed * 100_000 + number, told)
+        with disk(file_system) as place:
+            rounds = track(range(cuts), f"generation {generation}", console=Console(stderr=True))
+            for number in rounds:
+                promises += one_round(place, generation, seed * 100_000 + number, told)
                 torn += check(place, generation, told)
         sys.stdout.write(
-            f"{options.file_system}, generation {generation}: {options.cuts} power cuts, {promises} promises,"
+            f"{file_system}, generation {generation}: {cuts} power cuts, {promises} promises,"
             f" {told.end} entries synced, 0 lost, 0 invented, {torn} torn tails cut\n"
         )
 

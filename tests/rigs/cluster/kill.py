@@ -35,25 +35,26 @@ def run(
     delays: list[float] = []
     flags = ("--snapshot-bytes", 2**20, *flags)
     with stage.group(*flags, before=before) as group, stage.work(group) as load:
+        started = time.monotonic()
         for number in range(rounds):
             load.wait_for_more(stage.random.randint(20, 40 if stage.is_short else 150))
             kind = kinds[0] if number == 0 else stage.random.choice(kinds)
-            victims = _victims(stage, group, kind)
-            stage.say(f"cycle {number + 1} of {rounds}: kill {kind}, node {victims}")
+            hit = victims(stage, group, kind)
+            stage.say(f"cycle {number + 1} of {rounds}: kill {kind}, node {hit}")
             with stage.fault(f"kill {kind}"):
                 killed = time.monotonic()
                 if kind == LONELY:
-                    kill_alone(group, victims[0])
-                for node in victims:
+                    kill_alone(group, hit[0])
+                for node in hit:
                     group.kill(node)  # harmless if it has ended
                 if kind in ("leader", LONELY):
-                    wait = group.wait_new_leader(since=killed, without=victims[0])
+                    wait = group.wait_new_leader(since=killed, without=hit[0])
                     if kind == "leader":  # else two processes had to start first
                         waits.append(wait)
                     load.wait_for_more(10)  # two of three go on without it
-                for node in victims:
+                for node in hit:
                     group.start(node)
-                for node in victims:
+                for node in hit:
                     group.life(node).wait_listening()
                 listening = time.monotonic() - killed
                 load.wait_for_more(10)
@@ -64,14 +65,15 @@ def run(
                 group.wait_whole()
             else:
                 group.wait_leader()  # the next blow comes while one may still lack entries
-        stage.figures["cycles"] = rounds
+        stage.note_cycles("cycles", rounds, started)
         stage.figures["snapshots"] = group.count("snapshot")
     # How long the processes take to start is the machine's affair.
     stage.note_waits("ten_answers_after_all_listen", delays)
     stage.note_waits("new_leader", waits)
 
 
-def _victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
+def victims(stage: Stage, group: Cluster, kind: str) -> list[int]:
+    """Return the nodes that a kind of blow hits, the leader first."""
     leader = group.wait_leader()
     match kind:
         case "leader" | "lonely leader":

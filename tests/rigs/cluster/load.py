@@ -358,10 +358,14 @@ class Load:
             for number in range(workers)
         ]
 
-    def start(self) -> None:
+    def make_queues(self) -> None:
+        """Make the queues that are not there."""
         with self.cluster.client(retry=PATIENCE_SECONDS) as client:
             for queue, policy in QUEUES.items():
                 client.create_queue(queue, **policy, exist_ok=True)
+
+    def start(self) -> None:
+        self.make_queues()
         self.started = time.monotonic()
         for worker in self._workers:
             worker.thread.start()

@@ -1,7 +1,7 @@
-"""Three network namespaces on a bridge in a fourth, and packet filters between them. Needs root, ``ip`` and ``iptables``.
+"""A network namespace for each node on a bridge in one more, and packet filters between them. Needs root, ``ip`` and ``iptables``.
 
-Addresses are of 192.0.2.0/24 (for documentation) and exist inside these namespaces only. The rig itself enters the
-fourth: its clients reach every node, whatever is cut between the nodes.
+Addresses are of 192.0.2.0/24 (for documentation) and exist inside these namespaces only. The rig itself enters
+that of the bridge: its clients reach every node, whatever is cut between the nodes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rigs.cluster.processes import NODES, Place
+from rigs.cluster.processes import Place
+from rigs.cluster.splits import Link
 from rigs.cluster.stage import Skipped
 
 NAMES: Final = Path("/run/netns")
@@ -40,8 +41,10 @@ def enter(path: Path) -> None:
 class Network:
     """The namespaces of one rig."""
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, nodes: Sequence[int]) -> None:
         self._tag = tag
+        self._nodes = nodes
+        self.dropped: frozenset[Link] = frozenset()  # what is cut at present
 
     def name(self, node: int) -> str:
         """Return the namespace of a node; that of the bridge is number 0."""
@@ -50,7 +53,7 @@ class Network:
     def places(self) -> dict[int, Place]:
         return {
             node: Place(f"{address(node)}:2602", f"{address(node)}:2702", self._enter(node))
-            for node in NODES
+            for node in self._nodes
         }
 
     def _enter(self, node: int) -> Callable[[], None]:
@@ -58,13 +61,13 @@ class Network:
 
     def make(self) -> None:
         hub = self.name(0)
-        for number in (0, *NODES):
+        for number in (0, *self._nodes):
             _ip("netns", "add", self.name(number))
             _ip("-n", self.name(number), "link", "set", "lo", "up")
         _ip("-n", hub, "link", "add", "bridge", "type", "bridge")
         _ip("-n", hub, "addr", "add", f"{address(254)}/24", "dev", "bridge")
         _ip("-n", hub, "link", "set", "bridge", "up")
-        for node in NODES:
+        for node in self._nodes:
             own, port = self.name(node), f"port{node}"
             peer = ("peer", "name", "eth0", "netns", own)
             _ip("-n", hub, "link", "add", port, "type", "veth", *peer)
@@ -73,22 +76,18 @@ class Network:
             _ip("-n", own, "link", "set", "eth0", "up")
 
     def remove(self) -> None:
-        for number in (0, *NODES):
+        for number in (0, *self._nodes):
             if (NAMES / self.name(number)).exists():
                 _ip("netns", "del", self.name(number))
 
-    @contextlib.contextmanager
-    def cut(self, links: Iterable[tuple[int, int]]) -> Iterator[None]:
-        """Drop what each (from, to) sends, and mend it again."""
-        made: list[tuple[int, int]] = []
-        try:
-            for sender, receiver in links:
-                self._filter("-A", sender, receiver)
-                made.append((sender, receiver))
-            yield
-        finally:
-            for sender, receiver in made:
-                self._filter("-D", sender, receiver)
+    def cut(self, links: Iterable[Link]) -> None:
+        """Drop what each (from, to) sends, and nothing else any more: what was cut before is mended after that."""
+        wanted = frozenset(links)
+        for sender, receiver in wanted - self.dropped:
+            self._filter("-A", sender, receiver)
+        for sender, receiver in self.dropped - wanted:
+            self._filter("-D", sender, receiver)
+        self.dropped = wanted
 
     def _filter(self, what: str, sender: int, receiver: int) -> None:
         rule = ("INPUT", "-s", address(sender), "-j", "DROP")
@@ -102,14 +101,14 @@ def _ip(*words: str) -> None:
 
 
 @contextlib.contextmanager
-def network() -> Iterator[Network]:
+def network(nodes: Sequence[int]) -> Iterator[Network]:
     """Make the namespaces, enter the bridge's, and leave and remove all of them whatever happens."""
     if os.geteuid() != 0:
         raise Skipped("needs root: network namespaces")
     for tool in ("ip", "iptables"):
         if shutil.which(tool) is None:
             raise Skipped(f"needs {tool}: it is not installed")
-    made = Network(f"penstock-{os.getpid()}")
+    made = Network(f"penstock-{os.getpid()}", nodes)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         try:

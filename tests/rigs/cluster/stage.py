@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import shutil
 import sys
@@ -24,6 +25,11 @@ from support.at_rest import identified
 
 class Skipped(Exception):
     """A rig cannot run here; its text is the exact reason."""
+
+
+def must_be_shown() -> bool:
+    """Whether a rig that cannot run counts as failed."""
+    return os.environ.get("PENSTOCK_REQUIRE_RIGS") == "1"
 
 
 @dataclass(slots=True)
@@ -55,6 +61,11 @@ class Stage:
             if waits:
                 nearest = sorted(waits)[math.ceil(share * len(waits)) - 1]
                 self.figures[f"{name}_{title}_s"] = round(nearest, 2)
+
+    def note_cycles(self, name: str, count: int, started: float) -> None:
+        """Add how often something was done, and how long one time took with all that belongs to it."""
+        self.figures[name] = count
+        self.figures["seconds_a_cycle"] = round((time.monotonic() - started) / count, 2)
 
     @contextmanager
     def fault(self, what: str) -> Iterator[None]:
