@@ -16,7 +16,7 @@ PenstockError
 │   ├── PathRefused         a path that is unreadable, taken, or holds nothing we know
 │   │   └── PathMissing     a path that is not there
 │   ├── DirectoryLocked     another process has the directory open
-│   ├── StorageFailed       a write or sync failed; the object answers nothing any more
+│   ├── StorageFailed       a write, sync or read failed; the object answers nothing any more
 │   ├── NoRoom              the disk has no room for a file that nothing rests on yet
 │   └── SpoolFull           the spool, or its disk, has no room for more
 ├── RequestRefused          a node took a request and said no; nothing changed
@@ -147,7 +147,7 @@ class DirectoryLocked(StorageError):
 
 
 class StorageFailed(StorageError):
-    """A write or sync failed. What is on the disk is unknown until it is read anew by a new process."""
+    """A write, a sync or a read failed. What is on the disk is unknown until it is read anew by a new process."""
 
 
 class NoRoom(StorageError):

@@ -64,7 +64,9 @@ def test_a_node_without_room_for_a_snapshot_serves_on_and_takes_it_when_there_is
             node.kill()
         with start(disk / "node", *flags) as node, node.client() as client:
             assert client.stat("kept").count == len(kept)  # the old snapshot and the log are whole
-            client.enqueue("other", b"")  # a start threw the next file away; the first entry asks for it
+            client.enqueue(
+                "other", b""
+            )  # a start threw the next file away; the first entry asks for it
             wait_spare(disk, client)
             while not snapshots_said(node):
                 churn(client, MIB)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import NoRoom, PenstockError
+from penstock.errors import NoRoom, PenstockError, StorageFailed
 from penstock.model import DEFAULT_QUEUE, Implementation, Policy, QueueName
 from penstock.protocol import version2 as v2
 from penstock.raft.configuration import Configuration
@@ -234,6 +234,18 @@ def test_a_failed_sync_of_the_logs_next_file_stops_the_node(disk: FullDisk) -> N
     assert "No space left on device" in str(life.failures[0])
 
 
+def test_a_snapshot_that_cannot_be_read_for_another_node_ends_its_store(disk: FullDisk) -> None:
+    life, _ = life_with_a_snapshot(disk)
+    store = life.node.directory.snapshot
+    sent = SentSnapshot(store)
+    disk.read_fault = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        sent.read(0, 10)
+    disk.read_fault = None
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        store.writer()
+
+
 def test_after_an_attempt_that_failed_the_next_waits_for_room(disk: FullDisk) -> None:
     life, kept = life_with_a_snapshot(disk)
     disk.error, life.room = NO_ROOM, 0
@@ -284,7 +296,7 @@ class Arriving:
         assert point is not None
         self.snapshot = Snapshot(point.index + 1, point.term, Configuration(voters=(1,)))
         self.point = point
-        self.sent = SentSnapshot(source.node.directory.snapshot.open())
+        self.sent = SentSnapshot(source.node.directory.snapshot)
         self.disk = FullDisk()
         self.directory = NodeDirectory(self.disk, ROOT, limits=LIMITS)
         self.failures: list[BaseException] = []

@@ -109,7 +109,7 @@ class Broken:
 def broken_lives(generation: Generation, error: OSError, *, writes_half: bool) -> Iterator[Broken]:
     """Yield a life for every operation of it that can fail; the first operations are the opening.
 
-    A snapshot that finds no room fails nothing (``test_snapshot_room``), and is passed over.
+    A snapshot, or the log's next file, that finds no room fails nothing (``test_snapshot_room``), and is passed over.
     """
     n = count_of_opening(generation)
     while True:
@@ -127,7 +127,7 @@ def broken_lives(generation: Generation, error: OSError, *, writes_half: bool) -
             failed = breaker.failed
             assert failed is not None
             assert failed.kind in ("create", "write")
-            assert failed.path.endswith(f"snapshot{TEMPORARY_SUFFIX}")
+            assert failed.path.endswith((f"snapshot{TEMPORARY_SUFFIX}", f"spare{TEMPORARY_SUFFIX}"))
         else:
             assert breaker.failed is None, "a failure was swallowed"
             return
@@ -261,6 +261,27 @@ def test_a_failure_while_recovering_is_told_and_the_next_start_loses_nothing(
         for crash in crash_states_now(files, seed=n, random_states=1):
             check(work, CrashState(count, crash.survived, crash.image))
     assert n > 5
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("call", ["read", "stretches"])
+def test_a_log_that_cannot_be_read_answers_nothing_any_more(
+    generation: Generation, call: str
+) -> None:
+    work = Workload(generation, MemoryFiles())
+    live(work)
+    log = work.node.log
+    reads: dict[str, Callable[[], object]] = {
+        "read": lambda: log.read(log.first, log.end),
+        "stretches": lambda: list(log.stretches(log.first)),
+    }
+    work.files.read_fault = FAULTS["EIO"]
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        reads[call]()
+    work.files.read_fault = None
+    for each in log_calls(work.node).values():
+        with pytest.raises(StorageFailed, match="Input/output error"):
+            each()
 
 
 def test_the_failure_and_what_to_do_about_it_are_said() -> None:

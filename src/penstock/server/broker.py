@@ -24,7 +24,7 @@ from penstock.model import (
     Terms,
 )
 from penstock.protocol import version2 as v2
-from penstock.protocol.version2 import Failure, Outcome
+from penstock.protocol.version2 import Failure
 from penstock.protocol.version2.requests import Singles
 from penstock.queues.queue import Queue
 from penstock.server import operations
@@ -101,10 +101,8 @@ class Broker(Deliveries):
             keys, payloads = keys[done:], payloads[done:]
         count = len(keys)
         outcome = self._judge(queue, keys, payloads)
-        if done and outcome == Outcome.QUEUE_FULL:
-            # A crash cut it in two; it was judged whole then, and is taken whole or not at all.
-            outcome = Outcome.ACCEPTED
         if outcome or not count:
+            # Of a request that a crash cut in two the rest may find the queue full: the limit holds, and both are said.
             runs = self._taken_runs(request) if done else []
             if count:
                 runs.append(v2.Run(outcome, count, 0))

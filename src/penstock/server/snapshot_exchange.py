@@ -11,8 +11,7 @@ from penstock.raft.messages import Snapshot
 from penstock.server.disk import Disk
 from penstock.server.shortage import Shortage
 from penstock.storage.directory import NodeDirectory
-from penstock.storage.files import File
-from penstock.storage.snapshot import SnapshotWriter
+from penstock.storage.snapshot import SnapshotStore, SnapshotWriter
 
 CHECKSUM_SIZE: Final = 4
 
@@ -21,16 +20,22 @@ RECEIVED: Final = ".received"
 
 
 class SentSnapshot:
-    """The snapshot in place, open: it stays readable when a newer one takes its place."""
+    """The snapshot in place, open: it stays readable when a newer one takes its place.
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self.size = file.size()
+    One that cannot be read ends the node, as every failure of its disk does: it raises ``StorageFailed``.
+    """
+
+    def __init__(self, store: SnapshotStore) -> None:
+        self._store = store
+        with store.reading():
+            self._file = store.open()
+            self.size = self._file.size()
         # The file's own, over all that it holds; who receives it compares both with the bytes.
         self.checksum = int.from_bytes(self.read(self.size - CHECKSUM_SIZE, CHECKSUM_SIZE), "big")
 
     def read(self, offset: int, size: int) -> bytes:
-        return self._file.read(offset, min(size, self.size - offset))
+        with self._store.reading():
+            return self._file.read(offset, min(size, self.size - offset))
 
     def close(self) -> None:
         self._file.close()
@@ -47,7 +52,7 @@ class SnapshotOffers:
         point = self._directory.snapshot.point
         if point is None or (point.index + 1, point.term) != (snapshot.index, snapshot.term):
             return None
-        return SentSnapshot(self._directory.snapshot.open())
+        return SentSnapshot(self._directory.snapshot)
 
 
 class SnapshotReceipt:

@@ -145,7 +145,7 @@ def needing_room(path: Path) -> Iterator[None]:
 
 
 class Poison:
-    """Remembers the first failed write or sync, after which its owner answers nothing any more.
+    """Remembers the first failed write, sync or read, after which its owner answers nothing any more.
 
     A failed sync leaves the page clean but lost: a second attempt would succeed and prove nothing.
     """
@@ -158,6 +158,10 @@ class Poison:
 
     def writing(self) -> Poison:
         """Wrap everything that changes the disk. Raises ``StorageFailed`` now and ever after."""
+        return self
+
+    def reading(self) -> Poison:
+        """Wrap reads of what the owner has promised to hold: without them it cannot go on either."""
         return self
 
     def __enter__(self) -> None:
@@ -173,11 +177,11 @@ class Poison:
 
     @property
     def has_struck(self) -> bool:
-        """Whether a write or sync has failed."""
+        """Whether a write, a sync or a read has failed."""
         return self._cause is not None
 
     def check(self) -> None:
-        """Raise ``StorageFailed`` if a write or sync has failed before."""
+        """Raise ``StorageFailed`` if a write, a sync or a read has failed before."""
         if self._cause is not None:
             raise StorageFailed(self._words(self._cause))
 

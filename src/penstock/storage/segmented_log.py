@@ -207,8 +207,7 @@ class SegmentedLog:
 
     def read(self, first: Index, end: Index, *, size_max: int = READ_SIZE_MAX) -> list[Entry]:
         """Return entries as ``Log.read`` says; a read ends at the end of a segment at the latest."""
-        self._poison.check()
-        with self._chain:
+        with self._poison.reading(), self._chain:
             refuse_index(first, self.first, self.end)
             segment = self._segment_of(first)
             return segment.records.read(
@@ -221,15 +220,15 @@ class SegmentedLog:
             )
 
     def stretches(self, first: Index) -> Iterator[Stretch]:
-        self._poison.check()
         for segment in list(self._segments):
-            yield from segment.records.stretches(
-                segment.file,
-                LAYOUT,
-                base=segment.first,
-                start=max(0, first - segment.first),
-                stop=len(segment.records),
-            )
+            with self._poison.reading():
+                yield from segment.records.stretches(
+                    segment.file,
+                    LAYOUT,
+                    base=segment.first,
+                    start=max(0, first - segment.first),
+                    stop=len(segment.records),
+                )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
         """Announce the snapshot: a start refuses one that was never announced."""

@@ -154,26 +154,26 @@ class SingleLog:
         return Term(self._records.term(index - self._first))
 
     def read(self, first: Index, end: Index, *, size_max: int = READ_SIZE_MAX) -> list[Entry]:
-        self._poison.check()
-        refuse_index(first, self.first, self.end)
-        return self._records.read(
-            self._file,
-            LAYOUT,
-            base=self._first,
-            start=first - self._first,
-            stop=min(end, self.end) - self._first,
-            size_max=size_max,
-        )
+        with self._poison.reading():
+            refuse_index(first, self.first, self.end)
+            return self._records.read(
+                self._file,
+                LAYOUT,
+                base=self._first,
+                start=first - self._first,
+                stop=min(end, self.end) - self._first,
+                size_max=size_max,
+            )
 
     def stretches(self, first: Index) -> Iterator[Stretch]:
-        self._poison.check()
-        return self._records.stretches(
-            self._file,
-            LAYOUT,
-            base=self._first,
-            start=max(0, first - self._first),
-            stop=len(self._records),
-        )
+        with self._poison.reading():
+            yield from self._records.stretches(
+                self._file,
+                LAYOUT,
+                base=self._first,
+                start=max(0, first - self._first),
+                stop=len(self._records),
+            )
 
     def begin_compaction(self, point: SnapshotPoint) -> None:
         assert self._first <= point.index + 1, "snapshots never go back"

@@ -183,6 +183,10 @@ class SnapshotStore:
         """Open the snapshot for reading as a stream; close it afterwards."""
         return self._files.open(self._path, write=False)
 
+    def reading(self) -> Poison:
+        """Wrap what a running node reads of it. Raises ``StorageFailed`` now and ever after."""
+        return self._poison.reading()
+
     def writer(self, kind: str = "") -> SnapshotWriter:
         """Begin a new snapshot beside the one in place."""
         return SnapshotWriter(self._files, self._path, self._poison, kind)

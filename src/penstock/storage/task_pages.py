@@ -54,6 +54,8 @@ class TaskPages:
         except CorruptData as error:
             place = error.located(str(self._index.directory))
             raise StorageFailed(f"{place}. Stop, restore the file, and start again") from error
+        except OSError as error:
+            raise StorageFailed(f"{self._index.directory}: {error}") from error
 
     def remove(self, ids: Sequence[int]) -> None:
         self._index.ack_many(ids)

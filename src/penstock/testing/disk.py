@@ -182,6 +182,7 @@ class MemoryFiles:
         self.operations: list[Operation] = []
         # Called with each operation before it takes effect; may raise OSError in its place.
         self.fault: Callable[[Operation], None] | None = None
+        self.read_fault: OSError | None = None  # what every read raises
 
     def do(self, operation: Operation) -> None:
         if self.fault is not None:
@@ -286,6 +287,8 @@ class MemoryFile:
         return self._files.size(self._number)
 
     def read(self, offset: int, size: int) -> bytes:
+        if self._files.read_fault is not None:
+            raise self._files.read_fault
         return self._files.slice(self._number, offset, size)
 
     def next_data(self, offset: int) -> int | None:

@@ -284,9 +284,12 @@ class Producer(Client):
             case v2.Enqueued(runs) if all(run.outcome == v2.Outcome.ACCEPTED for run in runs):
                 numbers = [n for run in runs for n in range(run.first, run.first + run.count)]
                 recorder.settle(call, Outcome.OK, numbers=tuple(numbers))
-            case v2.Enqueued(runs):
-                reason = _POLICY_REFUSALS[v2.Outcome(runs[-1].outcome)]
-                recorder.settle(call, Outcome.FAIL, reason=reason)
+            case v2.Enqueued([run]):
+                recorder.settle(
+                    call, Outcome.FAIL, reason=_POLICY_REFUSALS[v2.Outcome(run.outcome)]
+                )
+            case v2.Enqueued():  # a crash cut it in two, and there was no room for the rest
+                recorder.settle(call, Outcome.UNKNOWN)
             case v2.Failed(code) if code in _REFUSALS:
                 recorder.settle(call, Outcome.FAIL, reason=_REFUSALS[Failure(code)])
                 self.town.timeline.after(1, self._send_waiting)
