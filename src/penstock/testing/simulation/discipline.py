@@ -30,8 +30,9 @@ class QuorumWatch:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # By who leads (node, life, term): when each member could last be reached.
-        self._reached: dict[tuple[int, int, int], dict[int, int]] = {}
+        # By who leads (node, life, term) and by whom: when each member could last be reached. Members that go may have
+        # made up the majority, so with others the time begins anew.
+        self._reached: dict[tuple[object, ...], dict[int, int]] = {}
         # Two rounds of its own check, and what was still on its way when the others went.
         self._patience = 3 * election_timeout(world.plan) + SECOND
         # Bytes of a clogged link arrive seconds later, and prove that somebody was there.
@@ -47,7 +48,14 @@ class QuorumWatch:
     def _judge(self, leader: Process) -> None:
         assert leader.node is not None
         now, configuration = self._world.timeline.now, core_of(leader.node).configuration
-        reached = self._reached.setdefault((leader.number, leader.life, leader.term), {})
+        led = (
+            leader.number,
+            leader.life,
+            leader.term,
+            configuration.voters,
+            configuration.outgoing,
+        )
+        reached = self._reached.setdefault(led, {})
         for number in {*configuration.voters, *configuration.outgoing}:
             if number not in reached or leader.gate.is_shut or self._may_reach(leader, number):
                 reached[number] = now
@@ -119,16 +127,26 @@ class Discipline:
         self._transfer()
 
     def _transfer(self) -> None:
+        self._transfer_to(self._random.choice(self._followers), is_last=False)
+
+    def _transfer_to(self, to: Process, *, is_last: bool) -> None:
         world, leader = self._world, self._leader
         group = None if leader.node is None else leader.node.group
-        to = self._random.choice(self._followers)
         if group is None or not group.replica.is_leading:
             raise Broken(f"{leader.host} led, and does so no more although nothing has happened")
         world.note(f"{leader.host} is asked to hand over to {to.host}")
         leader.guard(lambda: group.transfer_leadership(to.number, lambda _: None))
-        world.timeline.after(2 * election_timeout(world.plan) + SECOND, partial(self._judge, to))
+        world.timeline.after(
+            2 * election_timeout(world.plan) + SECOND, partial(self._judge, to, is_last=is_last)
+        )
 
-    def _judge(self, to: Process) -> None:
-        if to.node is None or not core_of(to.node).is_leader:
-            raise Broken(f"{self._leader.host} was asked to hand over to {to.host}, and did not")
-        self.is_done = True
+    def _judge(self, to: Process, *, is_last: bool) -> None:
+        if to.node is not None and core_of(to.node).is_leader:
+            self.is_done = True
+        elif is_last:
+            raise Broken(
+                f"{self._leader.host} was asked twice to hand over to {to.host}, and did not"
+            )
+        else:
+            # A link that was cut may have been on its way back, and the word got lost.
+            self._transfer_to(to, is_last=True)

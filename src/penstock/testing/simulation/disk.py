@@ -24,6 +24,8 @@ from penstock.server.disk import Done, Job
 from penstock.testing.simulation.clock import MILLISECOND, Gate, Timeline
 
 SECTOR: Final = 512
+TORN_UNIT: Final = 64
+"""Sectors are torn between two of these: no bus or controller moves less at a time."""
 
 
 class MachineDown(BaseException):
@@ -96,7 +98,9 @@ class _Inode:
             if start >= end or fate >= survival:
                 continue
             if fate < survival / 4:
-                end = random.randint(start, end)  # torn: only its beginning arrived
+                end = min(
+                    end, random.randrange(start, end, TORN_UNIT)
+                )  # only its beginning arrived
             piece = new[start:end]
             after[start : start + len(piece)] = piece
         self.synced = after
