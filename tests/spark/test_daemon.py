@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from socket import socket, socketpair
 
 import pytest
 
-from penstock.spark.daemon import MODULE
+from penstock.spark.daemon import MODULE, quiet
 
 LISTED = f"""
 import sys
@@ -46,3 +47,23 @@ def end_of(module: str) -> int:
 
 def test_it_listens_and_ends_as_sparks_own_does() -> None:
     assert end_of(MODULE) == end_of("pyspark.daemon")
+
+
+def test_a_worker_that_spark_hangs_up_on_ends_without_a_word() -> None:
+    own, other = socketpair()
+    other.close()
+
+    def write(sock: socket, _: bool) -> int:
+        while True:
+            sock.sendall(bytes(1024))
+
+    with own:
+        assert quiet(write)(own, True) == 1
+
+
+def test_what_else_goes_wrong_in_a_worker_is_not_hidden() -> None:
+    def fail(_: socket, __: bool) -> int:
+        raise ValueError("a mistake")
+
+    with socket() as sock, pytest.raises(ValueError, match="a mistake"):
+        quiet(fail)(sock, True)

@@ -2,6 +2,9 @@
 
 Spark starts a Python process for every step of planning a read, and each went through the same imports. Only for
 workers on this machine (``sessions``): elsewhere nothing of ours need be there when Spark starts them.
+
+It also keeps workers quiet that are told to stop early, as each ``show`` and ``first`` does: Spark's own process prints
+where in the worker that happened, as if it were an error.
 """
 
 from __future__ import annotations
@@ -9,9 +12,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Final
+from collections.abc import Callable
+from socket import socket
+from typing import Final, TypeAlias
 
 MODULE: Final = "penstock.spark.daemon"
+
+Work: TypeAlias = Callable[[socket, bool], int]
 
 
 def preload(worker: str) -> None:
@@ -25,11 +32,24 @@ def preload(worker: str) -> None:
         importlib.import_module("penstock.spark.taskflux.scanning")
 
 
+def quiet(work: Work) -> Work:
+    """Return the work of a worker, which ends without a word when Spark has enough rows and hangs up."""
+
+    def work_quietly(sock: socket, authenticated: bool) -> int:
+        try:
+            return work(sock, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1  # this worker ends, and Spark starts another one for the next task
+
+    return work_quietly
+
+
 def main() -> None:
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
-    manager()
+    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
+    daemon.manager()
 
 
 if __name__ == "__main__":

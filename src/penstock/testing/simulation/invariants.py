@@ -260,7 +260,8 @@ class Invariants:
 
     def _judge_history(self, history: Sequence[Operation]) -> None:
         is_jumpy = Fault.CLOCK in self._world.plan.faults
-        lease_time = 0.0 if is_jumpy else LEASE_MS * MILLISECOND
+        # Nodes count whole milliseconds, so that a lease may end within the last one.
+        lease_time = 0.0 if is_jumpy else (LEASE_MS - 1) * MILLISECOND
         # A node that is cut off learns late that a client has gone; the order itself is for the witness.
         report = delivery.check(
             history, is_drained=True, lease_time=lease_time, notice_time=math.inf
