@@ -93,11 +93,15 @@ class _Worker(ABC):
     def run(self) -> None: ...
 
     def open(self, *, retry: float = 0.0) -> Client:
-        """Return a client as soon as any node answers."""
+        """Return a client as soon as any node answers.
+
+        The first one that it asks is drawn: one that repeats nothing would else come back to a node that is cut off as
+        long as that lasts, and where consumers take nothing, producers are soon held.
+        """
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                return self.load.cluster.client(retry=retry)
+                return self.load.cluster.client(retry=retry, by=self.random)
             except ConnectionFailed:
                 assert time.monotonic() < end, "no node can be reached"
                 self.load.stopping.wait(RETRY_PAUSE_SECONDS)

@@ -160,8 +160,16 @@ class Cluster:
     def addresses(self) -> str:
         return ",".join(self._places[node].client for node in self.nodes)
 
-    def client(self, *, retry: float = 0.0, timeout: float = SILENCE_SECONDS) -> Client:
-        return connect(self.addresses, retry=retry, timeout=timeout)
+    def client(
+        self, *, retry: float = 0.0, timeout: float = SILENCE_SECONDS, by: Random | None = None
+    ) -> Client:
+        """Return a client of the group; ``by`` draws which node it asks first."""
+        addresses = self.addresses
+        if by is not None:
+            texts = addresses.split(",")
+            by.shuffle(texts)
+            addresses = ",".join(texts)
+        return connect(addresses, retry=retry, timeout=timeout)
 
     def asked(self, node: int) -> ClusterInfo | None:
         """Return the group as one node sees it, ``None`` if it does not say."""
