@@ -290,7 +290,11 @@ def is_durable(process: Process, node: Node, index: int, term: int) -> bool:
     if point is not None and place <= point.index:
         return True
     assert isinstance(log, SegmentedLog)
-    if not log.first <= place < log.end or log.term(place) != term:  # type: ignore[arg-type]
+    if not log.first <= place < log.end:
+        return False
+    # Not asked of the log itself: one whose disk has failed answers nothing, also before its node has heard of it.
+    segment = log._segment_of(place)  # noqa: SLF001
+    if segment.records.term(place - segment.first) != term:
         return False
     path, start, end = log_place(log, place)
     return process.files.is_synced(path, start, end)
