@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from penstock.errors import SpoolFull
 from penstock.storage.spool import Spool
 from support.command import penstock as penstock_command
 from support.node_process import NodeProcess, start
+from support.small_disk import small_disk as mounted
 
 PATIENCE = 60.0
 DISK_SIZE = 1_000_000
@@ -23,16 +22,8 @@ DISK_SIZE = 1_000_000
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("NOT TESTED: a full disk; it takes root to mount a small one")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "penstock-test", str(path)]
-    outcome = subprocess.run(mount, check=False, capture_output=True, text=True)
-    if outcome.returncode != 0:
-        pytest.skip(f"NOT TESTED: a full disk; mount says: {outcome.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with mounted(tmp_path / "disk", DISK_SIZE) as path:
+        yield path
 
 
 @pytest.fixture(scope="module")
