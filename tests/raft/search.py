@@ -9,7 +9,7 @@ pair that the tables do not know. Time does not pass: any member may run for lea
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,9 @@ from penstock.raft.roles import Role
 from raft.world import SCRIPT_SETTINGS, Disk
 
 MEMBERS: Final = (1, 2, 3)
+
+# Believed the first time, a rejection leaves no count behind; and whoever is believed too early must not harm.
+SETTINGS: Final = replace(SCRIPT_SETTINGS, doubts_max=1)
 
 STATES_MAX: Final = 4096  # of one member
 WORDS: Final = 4
@@ -162,7 +165,7 @@ class Search:
             disk,
             hard_state=disk.hard_state,
             configuration=disk.stored_snapshot.configuration,
-            settings=SCRIPT_SETTINGS,
+            settings=SETTINGS,
             draw=_no_chance,
         )
         while core.has_ready:

@@ -148,6 +148,12 @@ BUGS: Final = [
          "etcd-io/raft#149",
          "raft/test_c_flow_control.py::test_c13_progress_decrease_rule",
          "echo partition"),
+    _bug("log", "loss-never-believed", core.seed_loss_never_believed,
+         "A member that lost what it had acknowledged is sent what follows, for ever.",
+         "our own: the simulator found it, behind damage that looked like a torn tail",
+         "raft/test_c_forgotten_entries.py::"
+         "test_a_member_that_goes_on_rejecting_what_it_acknowledged_is_believed",
+         "damage"),
     _bug("log", "sent-is-acknowledged", core.seed_sent_is_acknowledged,
          "A member counts as far as it was sent to.",
          "TaskFlux counts peers as far as they were sent to",

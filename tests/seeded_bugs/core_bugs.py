@@ -248,6 +248,17 @@ def seed_next_below_match(patch: Patch) -> None:
     patch.setattr(Progress, "rejected", rejected)
 
 
+def seed_loss_never_believed(patch: Patch) -> None:
+    original = Progress.rejected
+
+    def rejected(self: Progress, index: int, hint: int) -> bool:
+        is_news = original(self, index, hint)
+        self.doubts = 0
+        return is_news
+
+    patch.setattr(Progress, "rejected", rejected)
+
+
 def seed_sent_is_acknowledged(patch: Patch) -> None:
     original = Progress.sent
 

@@ -1,6 +1,6 @@
 """Seeded bugs against the tests and against the simulator; the command ``scripts/seeded-bugs`` (docs/seeded-bugs.md).
 
-    scripts/seeded-bugs [NAME…] [--seeds N] [--tries N] [--only-likely] [--tests-only | --seeds-only]
+    scripts/seeded-bugs [NAME…] [--seeds N] [--tries N] [--scale SCALE] [--only-likely] [--tests-only | --seeds-only]
 
 For each bug: the first of the likely tests that fails with it, then a seed of the simulator that finds it. One process at a
 time; the bug is only ever in that process. Seeds that were found are kept in ``found.json``.
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.testing.simulation.swarm import SCALES
 from seeded_bugs.bugs import BUGS, BY_NAME, Bug
 from seeded_bugs.plugin import BUGS as BUGS_VARIABLE
 from seeded_bugs.plugin import ONLY_NAMED, OUT
@@ -129,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs (default: all)")
     parser.add_argument("--seeds", type=int, default=2000, help="seeds to choose from, from 0 on")
     parser.add_argument("--tries", type=int, default=2000, help="seeds to live through at most")
+    parser.add_argument("--scale", choices=sorted(SCALES), default="full", help="size of a seed")
     parser.add_argument("--only-likely", action="store_true", help="no faults but the likely ones")
     parser.add_argument("--tests-only", action="store_true")
     parser.add_argument("--seeds-only", action="store_true")
@@ -155,7 +157,11 @@ def _report_test(bug: Bug) -> bool:
 
 def _report_seed(bug: Bug, options: argparse.Namespace) -> bool:
     outcome = run_seeds(
-        bug, seeds=options.seeds, tries=options.tries, only_likely=options.only_likely
+        bug,
+        seeds=options.seeds,
+        tries=options.tries,
+        scale=options.scale,
+        only_likely=options.only_likely,
     )
     known = load_seeds()
     known[bug.name] = outcome

@@ -269,10 +269,15 @@ def test_r5_a_batch_whose_first_sector_was_lost_is_a_torn_tail() -> None:
     assert [cut.offset for cut in log.cuts] == [len(whole)]
 
 
-def test_r5_a_sector_that_was_torn_itself_is_a_torn_tail_where_a_sync_point_was_kept() -> None:
+@pytest.mark.parametrize(
+    "end", [2 * 512, 512 + 64], ids=["a batch: the end", "a truncation: the beginning"]
+)
+def test_r5_a_sector_that_was_torn_itself_is_a_torn_tail_where_a_sync_point_was_kept(
+    end: int,
+) -> None:
     whole = INITIAL_2 + record(b"first")
     batch = record(b"a" * 1000) + record(b"b" * 100)
-    lost = slice(2 * 512 - 64 - len(whole), 2 * 512 - len(whole))  # the last 64 bytes of a sector
+    lost = slice(end - 64 - len(whole), end - len(whole))
     torn = bytearray(batch)
     torn[lost] = bytes(64)
     log = open_2(whole + torn + bytes(64), **{"penstock.synced": sync_point_file(0)})
@@ -281,7 +286,7 @@ def test_r5_a_sector_that_was_torn_itself_is_a_torn_tail_where_a_sync_point_was_
     # Without one, or with fewer bytes missing, it may be what somebody was promised.
     with pytest.raises(CorruptData, match="whole records follow"):
         open_2(whole + torn + bytes(64))
-    torn[lost.start] = ord("a")
+    torn[lost.start] = torn[lost.stop - 1] = ord("a")
     with pytest.raises(CorruptData, match="whole records follow"):
         open_2(whole + torn + bytes(64), **{"penstock.synced": sync_point_file(0)})
 

@@ -242,6 +242,10 @@ class Leadership:
             if one.pace is Pace.REPLICATE:
                 one.become_probe()
             self._send_entries(message.sender, is_empty_useful=True)
+        elif one.doubts >= self._settings.doubts_max:
+            # Old answers end with the next acknowledgement. This one's disk lost what it had promised to keep.
+            one.forget(min(hint, message.index - 1))
+            self._send_entries(message.sender, is_empty_useful=True)
 
     def _note_acknowledgement(self, member: int, index: int, one: Progress) -> None:
         if index > self._raft.log.last:

@@ -60,6 +60,7 @@ class Progress:
     is_active: bool = False  # heard from since the quorum was last checked
     pending_snapshot: int = 0
     sent_commit: int = 0
+    doubts: int = 0  # rejections, one after the other, of what it had acknowledged
 
     def become_probe(self) -> None:
         pending = self.pending_snapshot if self.pace is Pace.SNAPSHOT else 0
@@ -101,6 +102,8 @@ class Progress:
 
     def acknowledged(self, index: int) -> bool:
         """Note that everything up to ``index`` is there. Return whether that was news."""
+        if index >= self.match:
+            self.doubts = 0
         if index <= self.match:
             return False
         self.match = index
@@ -115,12 +118,25 @@ class Progress:
                 return False
             self.next = self.match + 1
         else:
-            if self.next - 1 != index or 0 < index <= self.match:
-                return False  # an old answer; or one that lost what it had, and must not be asked at once again
+            if self.next - 1 != index:
+                return False
+            if 0 < index <= self.match:
+                self.doubts += 1  # an old answer; or one that lost what it had, and must not be asked at once again
+                return False
             self.next = max(min(index, hint + 1), self.match + 1)
             self.is_paused = False
         self.sent_commit = min(self.sent_commit, self.next - 1)
         return True
+
+    def forget(self, hint: int) -> None:
+        """Know nothing of the member any more, and ask anew where the logs may agree.
+
+        To know less than there is only costs time: what is committed stays so.
+        """
+        self._reset(Pace.PROBE)
+        self.match = self.doubts = 0
+        self.next = hint + 1
+        self.sent_commit = min(self.sent_commit, hint)
 
     def lacks_commit(self, commit: int) -> bool:
         """Return whether telling a new commit index helps this member."""

@@ -21,7 +21,7 @@ SECTOR: Final = 512
 """The unit in which a disk keeps or loses what was not synced."""
 
 TORN_PIECE: Final = 64
-"""A sector that was torn itself lacks at least so much of its end."""
+"""A sector that was torn itself lacks at least so much of its end, or was cleared by at least so much."""
 
 _ADVICE: Final = "nothing was changed: restore the file, or salvage with 'penstock repair'"
 
@@ -113,13 +113,16 @@ def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:
 
 
 def _lacks_a_piece(file: File, start: int, stop: int, piece: int) -> bool:
-    """Return whether a sector in the stretch ends in zeros, as before the write that was torn.
+    """Return whether a sector in the stretch ends in zeros, as before the write that was torn, or begins with them.
 
     A disk writes the sectors of one batch in any order, so a power cut can lose the first and keep the
-    last. Bits that turned over leave no such trace.
+    last; and of a sector that is torn itself the beginning is new. Where records are cleared the new is zeros.
+    Bits that turned over leave no such trace.
     """
     for end in range(start - start % SECTOR + SECTOR, stop + 1, SECTOR):
         begin = max(start, end - piece)
         if not file.read(begin, end - begin).strip(b"\x00"):
+            return True
+        if end + piece <= stop and not file.read(end, piece).strip(b"\x00"):
             return True
     return False

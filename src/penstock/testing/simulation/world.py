@@ -58,9 +58,6 @@ class World:
         self._healthy: list[int] = []
         self._listened: dict[int, Node] = {}
         self._closer: Closer | None = None
-        self._is_helped = (
-            False  # whether another was asked to lead, for the sake of one that forgot
-        )
         self._discipline: Discipline | None = None
         self.invariants = Invariants(self)
         around = Surroundings(
@@ -234,39 +231,8 @@ class World:
             if self._discipline is None:
                 self._discipline = Discipline(self, leader, self._healthy)
             self._is_over = self._discipline.is_done
-        if leader is not None and not self._is_over:
-            self._help_forgetful(leader)
         if not self._is_over:
             self.timeline.after(LOOK_GAP, self._look)
-
-    def _help_forgetful(self, leader: Process) -> None:
-        """Let another lead if damage made a member forget what it had acknowledged, as an operator is told to.
-
-        The leader believes no such answer: it looks like an old one. The next leader asks everybody anew.
-        """
-        assert leader.node is not None
-        group, leadership = leader.node.group, core_of(leader.node).leadership
-        assert group is not None
-        if leadership is None or self._is_helped:
-            return
-        nodes = {n: self.processes[n].node for n in self._healthy if self.processes[n].is_damaged}
-        forgetful = [
-            n
-            for n, node in nodes.items()
-            if node is not None
-            and n in leadership.progress
-            and leadership.progress[n].match > core_of(node).log.last
-        ]
-        others = [
-            n
-            for n in self._healthy
-            if n not in (*forgetful, leader.number)
-            and n in core_of(leader.node).configuration.voters
-        ]
-        if forgetful and others:
-            self._is_helped = True
-            self.note(f"{forgetful} forgot what they had; {leader.host} is asked to hand over")
-            leader.guard(lambda: group.transfer_leadership(others[0], lambda _: None))
 
     def _what_is_missing(self) -> str | None:
         """Return what keeps the group from being done, or ``None``."""
