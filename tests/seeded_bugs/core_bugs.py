@@ -425,6 +425,16 @@ def seed_joint_asks_incoming_only(patch: Patch) -> None:
         patch.setattr(module, "vote_outcome", vote_outcome)
 
 
+def seed_changes_forgotten_at_start(patch: Patch) -> None:
+    original = Log.__init__
+
+    def begin(self: Log, storage: Any, *, committed: int, applied: int) -> None:
+        original(self, storage, committed=committed, applied=applied)
+        self.committed = committed
+
+    patch.setattr(Log, "__init__", begin)
+
+
 def seed_truncated_change_stays(patch: Patch) -> None:
     take, apply, propose = Raft._take_entries, Raft._apply_change, Raft.propose_conf
 

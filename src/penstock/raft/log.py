@@ -94,6 +94,10 @@ class Log:
         # Where changes of members are that were not applied yet, in order.
         self._changes: deque[int] = deque()
         self._find_changes(applied + 1)
+        if self.has_two_changes_behind(committed):
+            # A leader takes a change when the one before is in force: all but the last are committed, whatever a crash
+            # made of the note of that. Members of two changes ago may be a majority that never heard of the last.
+            self.committed = self._changes[-2]
 
     def _find_changes(self, first: int) -> None:
         while first <= self._storage.last:
@@ -108,6 +112,10 @@ class Log:
     def has_change_up_to(self, index: int) -> bool:
         """Return whether a change of members that is not applied yet stands at or before ``index``."""
         return bool(self._changes) and self._changes[0] <= index
+
+    def has_two_changes_behind(self, index: int) -> bool:
+        """Return whether two changes of members stand behind ``index``; behind what is committed there never are."""
+        return len(self._changes) > 1 and self._changes[-2] > index
 
     def take_change(self, index: int) -> Entry | None:
         """Take the next change of members at or before ``index``, ``None`` if there is none."""

@@ -58,6 +58,8 @@ class GroupReplica(Replica):
         on_failure: Callable[[PenstockError], None],
     ) -> None:
         super().__init__(directory, group, state, disk, meter, on_failure=on_failure)
+        # The core may find more in the log that must be committed than was noted, and replayed.
+        self.applied = Index(group.core.log.applied - 1)
         self.membership = membership
         self.receipt = SnapshotReceipt(directory, disk, self.fail)
         self.offers = SnapshotOffers(directory)
@@ -101,11 +103,13 @@ class GroupReplica(Replica):
         leadership = self.group.core.leadership
         if leadership is None:
             return False  # a leader that does not serve yet counts: its first entry may wait for this very member
-        first, snapshot = self.group.core.log.first, self.group.store.snapshot()
+        first = self.group.core.log.first
+        behind = [member for member, one in leadership.progress.items() if one.next < first]
+        if not behind:
+            return False  # asked with every batch: mostly that is all
+        snapshot = self.group.store.snapshot()
         known = () if snapshot is None else snapshot.configuration.members
-        return any(
-            one.next < first and member not in known for member, one in leadership.progress.items()
-        )
+        return any(member not in known for member in behind)
 
     # --- what comes in ---
 

@@ -30,9 +30,9 @@ class QuorumWatch:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # By who leads (node, life, term) and by whom: when each member could last be reached. Members that go may have
-        # made up the majority, so with others the time begins anew.
-        self._reached: dict[tuple[object, ...], dict[int, int]] = {}
+        # By node: its life, term and voters, and when each of them could last be reached. Members that go may have
+        # made up the majority, so with others the time begins anew, also with those who were voters before.
+        self._reached: dict[int, tuple[tuple[object, ...], dict[int, int]]] = {}
         # Two rounds of its own check, and what was still on its way when the others went.
         self._patience = 3 * election_timeout(world.plan) + SECOND
         # Bytes of a clogged link arrive seconds later, and prove that somebody was there.
@@ -48,14 +48,10 @@ class QuorumWatch:
     def _judge(self, leader: Process) -> None:
         assert leader.node is not None
         now, configuration = self._world.timeline.now, core_of(leader.node).configuration
-        led = (
-            leader.number,
-            leader.life,
-            leader.term,
-            configuration.voters,
-            configuration.outgoing,
-        )
-        reached = self._reached.setdefault(led, {})
+        led = (leader.life, leader.term, configuration.voters, configuration.outgoing)
+        if leader.number not in self._reached or self._reached[leader.number][0] != led:
+            self._reached[leader.number] = led, {}
+        reached = self._reached[leader.number][1]
         for number in {*configuration.voters, *configuration.outgoing}:
             if number not in reached or leader.gate.is_shut or self._may_reach(leader, number):
                 reached[number] = now
@@ -93,9 +89,14 @@ class Discipline:
         raft = world.plan.raft
         # A vote may take longer than an election there, on a disk or in a link that was clogged.
         is_slow = bool(world.plan.faults & {Fault.SLOW_DISK, Fault.CLOG})
-        if not self._followers or configuration.outgoing or is_slow:
+        is_orderly = raft.has_pre_vote and raft.has_check_quorum
+        # Without both, one that was removed and has not heard of it unseats every leader.
+        members = configuration.members
+        strays = [n for n, one in world.processes.items() if one.is_up and n not in members]
+        is_disturbed = bool(strays) and not is_orderly
+        if not self._followers or configuration.outgoing or is_slow or is_disturbed:
             self.is_done = True
-        elif is_enough and raft.has_pre_vote and raft.has_check_quorum:
+        elif is_enough and is_orderly:
             self._hide()
         else:
             self._transfer()

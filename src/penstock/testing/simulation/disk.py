@@ -142,6 +142,8 @@ class SimulatedFiles:
         # The call, by number, at which ``strike`` happens; it decides what becomes of the call.
         self.strike_at = 0
         self.strike: Callable[[str, str], None] = lambda _kind, _path: None
+        self._reads_left = 0  # until one strikes; 0: none does
+        self.is_in_use = False  # by the process: whoever else looks at the files is never struck
         self.quota: int | None = None
         self.write_back_chance = 0.0
         self.is_down = False
@@ -238,6 +240,13 @@ class SimulatedFiles:
         if self.calls == self.strike_at:
             self.strike(kind, path)
 
+    def note_read(self, path: str) -> None:
+        """Count a read, and let it fail if its time has come."""
+        if self._reads_left and self.is_in_use:
+            self._reads_left -= 1
+            if not self._reads_left:
+                self.strike("read", path)
+
     def grow(self, inode: _Inode, offset: int, data: bytes) -> None:
         """Write, within the quota: beyond it a part is written and the rest is refused."""
         growth = max(0, offset + len(data) - len(inode.written))
@@ -262,6 +271,10 @@ class SimulatedFiles:
         """Let ``strike`` decide what becomes of a call, so many calls from now: it may raise."""
         self.strike_at, self.strike = self.calls + calls, strike
 
+    def arm_reads(self, reads: int, strike: Callable[[str, str], None]) -> None:
+        """Let ``strike`` decide what becomes of a read, so many from now: it may raise."""
+        self._reads_left, self.strike = reads, strike
+
     def go_down(self) -> NoReturn:
         """Stop in the middle of a call; every further one stops as well until somebody picks up the pieces."""
         self.is_down = True
@@ -270,7 +283,7 @@ class SimulatedFiles:
     def kill(self) -> None:
         """End the process: its locks go, and the next one sees all that was written."""
         self._locked.clear()
-        self.strike_at = 0
+        self.strike_at = self._reads_left = 0
         self.is_down = False
 
     def cut_power(self, *, survival: float) -> None:
@@ -343,6 +356,7 @@ class SimulatedFile:
         return len(self._inode.written)
 
     def read(self, offset: int, size: int) -> bytes:
+        self._files.note_read(self._inode.path)
         return bytes(self._inode.written[offset : offset + size])
 
     def next_data(self, offset: int) -> int | None:

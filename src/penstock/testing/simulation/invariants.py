@@ -118,6 +118,8 @@ class Invariants:
         elif log.last < seen.last or not log.has(seen.last, seen.last_term):
             self.coverage["truncations"] += seen.last >= log.first
         seen.last, seen.last_term = log.last, log.last_term
+        if log.has_two_changes_behind(log.committed):
+            raise Broken(f"member {core.member} has two changes of members that nobody agreed on")
 
     def _begin_life(self, process: Process, core: Raft, seen: _Seen) -> None:
         # What it had not told anybody may be forgotten, a term it led in may not.
@@ -221,6 +223,18 @@ class Invariants:
             return is_durable(process, process.node, index, term)
         except StorageFailed:
             return True  # it is about to stop: judged when it is back, too
+
+    def is_held_by_others(self, number: int) -> bool:
+        """Return whether a majority of machines that keep what they synced has all that this one has."""
+        seen, plan = self._seen.get(number), self._world.plan
+        if seen is None:
+            return True
+        count = 0
+        for other in range(1, plan.nodes + 1):
+            process = self._world.processes[other]
+            if process.node is not None and other not in plan.victims:
+                count += is_durable(process, process.node, seen.last, seen.last_term)
+        return 2 * count > plan.nodes
 
     def _compare_state(self, process: Process, node: Node) -> None:
         if process.snapshots is not None and process.snapshots.is_under_way:

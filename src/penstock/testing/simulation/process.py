@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageFailed
 from penstock.server.node import Node
 from penstock.server.session2 import Session2
 from penstock.server.settings import GroupSettings, Limits, Settings
@@ -258,6 +258,7 @@ class Process:
         node, life = self.node, self.life
         if node is None:
             return
+        self.files.is_in_use = True
         try:
             call()
             if self.node is node and self.life == life and self._failure is None:
@@ -265,6 +266,10 @@ class Process:
         except MachineDown:
             self._go_down()
             return
+        except StorageFailed as error:
+            self._fail(error)  # as a server does with what comes as far as its loop
+        finally:
+            self.files.is_in_use = False
         if self.node is not node:
             return
         if self._failure is not None:

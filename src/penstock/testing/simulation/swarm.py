@@ -48,6 +48,10 @@ class Scale:
     safety: int  # how long things go wrong
     liveness: int  # how long the healed group may take
     rate: float  # operations a second of all clients together
+    # What every seed has, whatever else it draws.
+    nodes: int | None = None
+    faults: frozenset[Fault] = frozenset()
+    snapshot_bytes: int | None = None
 
 
 SHORT: Final = Scale(safety=8 * SECOND, liveness=30 * SECOND, rate=16.0)
@@ -56,7 +60,17 @@ SHORT: Final = Scale(safety=8 * SECOND, liveness=30 * SECOND, rate=16.0)
 FULL: Final = Scale(safety=50 * SECOND, liveness=60 * SECOND, rate=10.0)
 """One seed of a campaign."""
 
-SCALES: Final = {"short": SHORT, "full": FULL}
+DEEP: Final = Scale(
+    safety=3600 * SECOND,
+    liveness=120 * SECOND,
+    rate=10.0,
+    nodes=5,
+    faults=frozenset((Fault.MEMBERS,)),
+    snapshot_bytes=20_000,  # some 200 entries
+)
+"""An hour in which members come and go: what only adds up in a long life."""
+
+SCALES: Final = {"short": SHORT, "full": FULL, "deep": DEEP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +109,10 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
     """Return the plan of a seed; ``faults`` in place of those that it would draw."""
     random = Chance(seed).stream("swarm")
     nodes = random.choices((1, 2, 3, 4, 5), weights=(1, 1, 12, 1, 5))[0]
+    nodes = scale.nodes or nodes
     drawn = _draw_faults(random, nodes)
     if faults is None:
-        faults = drawn
+        faults = drawn | scale.faults
     victims = tuple(sorted(random.sample(range(1, nodes + 1), (nodes - 1) // 2)))
     if Fault.MEMBERS in faults:
         victims = ()  # which minority can lose its disks is known only while the members stay
@@ -118,7 +133,7 @@ def draw_plan(seed: int, scale: Scale, *, faults: frozenset[Fault] | None = None
         tick_ms=random.choice((100, 100, 200)),
         raft=_draw_raft(random, aiming),
         log_limits=_draw_limits(random),
-        snapshot_bytes=random.choice((600, 2000, 8000, 10**9)),
+        snapshot_bytes=scale.snapshot_bytes or random.choice((600, 2000, 8000, 10**9)),
         kept_bytes=random.choice((0, 500, 10**9)),
         drifts=tuple(
             random.uniform(-0.05, 0.05) if Fault.CLOCK in faults else 0.0 for _ in range(nodes)
