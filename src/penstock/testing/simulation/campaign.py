@@ -125,7 +125,7 @@ def _run_all(seeds: range, scale: str, jobs: int) -> Iterator[Result]:
         yield from map(live, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(live, seeds, chunksize=4)
+        yield from pool.imap_unordered(live, seeds)
 
 
 def _live(scale: str, seed: int) -> Result:
