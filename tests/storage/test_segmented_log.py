@@ -53,6 +53,20 @@ def segment_image(*counts: int, first: int = 0) -> Image:
     return image
 
 
+def test_terms_that_fall_from_one_segment_to_the_next_are_damage() -> None:
+    # No checksum covers a term, and each file by itself is in order.
+    image = segment_image(3, 2)
+    first, second = (str(HOME / segment_name(n)) for n in (0, 3))
+    assert len(content(open_log(dict(image)))) == 5
+    last = image[first].rindex(b"\xaa\xf5\x34\xc4")
+    damaged = bytearray(image[first])
+    damaged[last + 4 + 3] ^= 1  # of the term of entry 2, which becomes 2³² + 1
+    with pytest.raises(CorruptData, match="term of entry 3 falls") as caught:
+        open_log({**image, first: bytes(damaged)})
+    assert (caught.value.path, caught.value.offset) == (second, 8)
+    assert (caught.value.expected, caught.value.found) == (f"{2**32 + 1} or more", "1")
+
+
 # Sealing.
 
 

@@ -349,6 +349,7 @@ class SegmentedLog:
                 self._open_sealed(first, following)
             cut = self._open_newest(kept[-1])
             self._refuse_gap(snapshot, after)
+            self._refuse_falling_terms()
             with self._poison.writing():
                 self._note(snapshot)
                 self._mend(covered, cut, after)
@@ -465,6 +466,18 @@ class SegmentedLog:
                     offset=segment.records.offsets[snapshot.index - segment.first],
                     expected=str(snapshot.term),
                     found=str(term),
+                )
+
+    def _refuse_falling_terms(self) -> None:
+        """Refuse what no single file shows: a segment whose terms begin below the end of the one before."""
+        for before, segment in pairwise(self._segments):
+            if segment.records and segment.records.term(0) < before.records.last_term:
+                raise CorruptData(
+                    f"the term of entry {segment.first} falls behind that of the entry before it",
+                    path=str(segment.path),
+                    offset=segment.records.offsets[0],
+                    expected=f"{before.records.last_term} or more",
+                    found=str(segment.records.term(0)),
                 )
 
 

@@ -87,8 +87,9 @@ class Discipline:
         # Whoever is left besides the one that is cut off must be a majority.
         is_enough = 2 * (len(voters) - 1) > len(configuration.voters)
         raft = world.plan.raft
-        # A vote may take longer than an election there, on a disk or in a link that was clogged.
-        is_slow = bool(world.plan.faults & {Fault.SLOW_DISK, Fault.CLOG})
+        # A vote may take longer than an election there, on a disk, in a link that was clogged, or in one in which the
+        # length of a packet was changed: it takes what follows for the rest until its patience ends.
+        is_slow = bool(world.plan.faults & {Fault.SLOW_DISK, Fault.CLOG, Fault.FLIP})
         is_orderly = raft.has_pre_vote and raft.has_check_quorum
         # Without both, one that was removed and has not heard of it unseats every leader.
         members = configuration.members
