@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from raft import counting
-from support import kernels, report
+from support import fast, kernels, report
 
 QUICK = settings(
     deadline=None,
@@ -33,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scenarios", metavar="FILE", default=None, help="tests/raft: also run the scripts of FILE"
     )
+    parser.addoption(
+        "--fast", action="store_true", help="only the pure packages, without what needs an extra"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --fast, collect nothing but the fast part (tests/support/fast.py)."""
+    return True if config.getoption("fast") and not fast.is_fast(collection_path) else None
 
 
 COMPILING = pytest.StashKey[subprocess.Popen[bytes]]()
@@ -43,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_in_charge = bool(config.getoption("numprocesses", None)) and not hasattr(
         config, "workerinput"
     )
-    if is_in_charge and not config.getoption("collectonly"):
+    needs_kernels = not (config.getoption("collectonly") or config.getoption("fast"))
+    if is_in_charge and needs_kernels:
         config.stash[COMPILING] = subprocess.Popen([sys.executable, kernels.__file__])
 
 

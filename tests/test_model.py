@@ -41,14 +41,14 @@ from penstock.model import (
 # --- names ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", range(256))
-def test_a_name_holds_printable_ascii_without_space(code: int) -> None:
-    text = f"a{chr(code)}z"
-    if 33 <= code <= 126:
-        assert QueueName(text) == text
-    else:
-        with pytest.raises(InvalidQueueName):
-            QueueName(text)
+def test_a_name_holds_printable_ascii_without_space() -> None:
+    for code in range(256):
+        text = f"a{chr(code)}z"
+        if 33 <= code <= 126:
+            assert QueueName(text) == text
+        else:
+            with pytest.raises(InvalidQueueName):
+                QueueName(text)
 
 
 @pytest.mark.parametrize("text", ["ключ", "ａ", "a\u0301", "\ud800", "٣", "\u2028"])

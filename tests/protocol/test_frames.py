@@ -172,6 +172,7 @@ class Counting(bytearray):
         return self
 
 
+@pytest.mark.slow
 def test_a_frame_of_a_mebibyte_in_single_bytes_costs_a_constant_amount_of_work_for_each() -> None:
     data = encode_frame(0x45, 1, bytes(2**20))
     reader = FrameReader()
@@ -201,6 +202,7 @@ def test_a_frame_of_a_mebibyte_in_single_bytes_costs_a_constant_amount_of_work_f
     assert calls < 20 * len(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece_size", [1, 2, 3, 17])
 def test_a_sender_of_tiny_pieces_makes_nobody_keep_more_than_what_it_sent(piece_size: int) -> None:
     data = encode_frame(0x45, 1, bytes(2**18))[:-1]

@@ -119,16 +119,16 @@ def test_a_body_under_another_type_is_refused_or_means_something_that_has_bytes(
             assert decoder(other, same) == message
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(REQUEST_KINDS)))
-def test_a_type_that_is_no_request_is_bad(kind: int) -> None:
-    with pytest.raises(CorruptData):
-        v2.decode_request(kind, b"")
+def test_a_type_that_is_no_request_is_bad() -> None:
+    for kind in sorted(set(range(256)) - set(REQUEST_KINDS)):
+        with pytest.raises(CorruptData):
+            v2.decode_request(kind, b"")
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - (set(Kind) - REQUEST_KINDS)))
-def test_a_type_that_is_no_answer_is_bad(kind: int) -> None:
-    with pytest.raises(CorruptData):
-        v2.decode_answer(kind, b"")
+def test_a_type_that_is_no_answer_is_bad() -> None:
+    for kind in sorted(set(range(256)) - (set(Kind) - REQUEST_KINDS)):
+        with pytest.raises(CorruptData):
+            v2.decode_answer(kind, b"")
 
 
 @pytest.mark.parametrize(

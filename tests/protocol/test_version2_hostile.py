@@ -107,6 +107,7 @@ LARGEST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decode", "kind", "body"), LARGEST)
 def test_the_largest_batch_costs_a_small_multiple_of_its_frame(
     decode: object, kind: Kind, body: bytes
@@ -129,6 +130,7 @@ def test_a_change_with_too_many_steps_is_refused_before_they_are_built() -> None
             v2.decode_request(Kind.CHANGE_MEMBERS, body)
 
 
+@pytest.mark.slow
 def test_names_that_nobody_has_do_not_pile_up() -> None:
     with tracing():
         for number in range(70_000):

@@ -91,6 +91,7 @@ class ContentsMachine(RuleBasedStateMachine):
 
 
 TestContents = ContentsMachine.TestCase
+TestContents.pytestmark = [pytest.mark.slow]
 TestContents.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
 
 

@@ -26,6 +26,7 @@ from support.report import report
 PAGED = Policy(implementation=Implementation.PAGED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 1, CHUNK - 1, 2**61])
 @pytest.mark.parametrize("seed", range(4))
 def test_tasks_on_pages_are_what_tasks_in_memory_are(seed: int, start: int) -> None:

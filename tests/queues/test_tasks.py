@@ -75,6 +75,7 @@ def test_tasks_are_what_a_dictionary_says(seed: int, start: int) -> None:
         check(tasks, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 100, 256, 257, 3000, None])
 @pytest.mark.parametrize("seed", range(3))
 def test_runs_of_tasks_are_what_a_dictionary_says(seed: int, size: int | None) -> None:
@@ -165,6 +166,7 @@ def test_a_walk_that_is_given_up_keeps_nothing_and_another_may_begin() -> None:
     assert list(tasks.walk()) == []
 
 
+@pytest.mark.slow
 def test_a_task_costs_few_bytes_beyond_its_payload() -> None:
     count, size = 50_000, 36
     tracemalloc.start()

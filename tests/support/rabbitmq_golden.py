@@ -76,6 +76,11 @@ def read_snapshot(archive: Path, truth: Path) -> Snapshot:
     return Snapshot(vhosts=vhosts, truth=by_queue)
 
 
+def members(name: str) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the files of the golden directory ``name``."""
+    yield from _members(GOLDEN / f"{name}.tar.gz")
+
+
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
     with tarfile.open(archive) as tar:
         for member in tar:

@@ -396,6 +396,7 @@ def test_a_nesting_of_100_000_is_refused_early(code: bytes, name: bytes) -> None
         decode_properties(nested(code, name, DEPTH_MAX + 1))
 
 
+@pytest.mark.slow
 def test_a_block_of_too_many_values_is_refused() -> None:
     """A byte in the file may cost a hundred in memory."""
     table = b"\x00V" * (4 * COUNT_MAX)

@@ -315,6 +315,7 @@ def test_a_nesting_up_to_the_bound_is_read() -> None:
         decode_term(b"\x83" + b"\x68\x01" * DEPTH_MAX + b"\x6a")
 
 
+@pytest.mark.slow
 def test_a_term_of_too_many_values_is_refused() -> None:
     """A byte in the file may cost a hundred in memory."""
     many = 8 * COUNT_MAX

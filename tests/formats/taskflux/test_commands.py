@@ -94,15 +94,15 @@ def test_bytes_behind_a_command_are_refused(command: Command, data: bytes) -> No
         decode_command(data + b"\x00")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in range(256) if kind not in KINDS])
-def test_another_type_byte_is_refused(kind: int) -> None:
-    with pytest.raises(CorruptData, match="unknown command"):
-        decode_command(bytes((kind,)) + b"\x01q")
+def test_another_type_byte_is_refused() -> None:
+    for kind in [kind for kind in range(256) if kind not in KINDS]:
+        with pytest.raises(CorruptData, match="unknown command"):
+            decode_command(bytes((kind,)) + b"\x01q")
 
 
-@pytest.mark.parametrize("byte", range(256))
-def test_names_hold_printable_letters_only(byte: int) -> None:
-    assert is_command(bytes((DEQUEUE, 2, ord("a"), byte))) == (33 <= byte <= 126)
+def test_names_hold_printable_letters_only() -> None:
+    for byte in range(256):
+        assert is_command(bytes((DEQUEUE, 2, ord("a"), byte))) == (33 <= byte <= 126)
 
 
 @pytest.mark.parametrize("length", [-1, 1, 3, 2**31 - 1, -(2**31)])

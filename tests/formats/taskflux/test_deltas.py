@@ -162,17 +162,17 @@ def test_bytes_behind_a_delta_are_refused(delta: Delta, data: bytes, crc: int) -
             decode_delta(data + b"\x00", contents)
 
 
-@pytest.mark.parametrize("kind", [k for k in range(256) if k not in (CREATE, DELETE, ADD, REMOVE)])
-def test_another_type_byte_is_refused(kind: int) -> None:
-    for contents in KINDS:
-        with pytest.raises(CorruptData, match="unknown delta"):
-            decode_delta(bytes((kind,)) + b"\x01q", contents)
+def test_another_type_byte_is_refused() -> None:
+    for kind in [k for k in range(256) if k not in (CREATE, DELETE, ADD, REMOVE)]:
+        for contents in KINDS:
+            with pytest.raises(CorruptData, match="unknown delta"):
+                decode_delta(bytes((kind,)) + b"\x01q", contents)
 
 
-@pytest.mark.parametrize("byte", range(256))
-def test_names_hold_printable_letters_only(byte: int) -> None:
-    data = bytes((DELETE, 2, ord("a"), byte))
-    assert is_delta(data, Contents.DELTAS_BY_ID) == (33 <= byte <= 126)
+def test_names_hold_printable_letters_only() -> None:
+    for byte in range(256):
+        data = bytes((DELETE, 2, ord("a"), byte))
+        assert is_delta(data, Contents.DELTAS_BY_ID) == (33 <= byte <= 126)
 
 
 @pytest.mark.parametrize("code", [-1, 0, 3, 256, 0x01000000])

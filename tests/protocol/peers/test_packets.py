@@ -146,9 +146,9 @@ def test_garbage_inside_a_packet_with_a_right_checksum_is_refused_or_read(
     assert found is None or encode_packet(found)[0] == kind
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(Type)))
-def test_an_unknown_type_is_refused_at_its_first_byte(kind: int) -> None:
-    assert "type" in str(refused(bytes((kind,))))
+def test_an_unknown_type_is_refused_at_its_first_byte() -> None:
+    for kind in sorted(set(range(256)) - set(Type)):
+        assert "type" in str(refused(bytes((kind,))))
 
 
 @pytest.mark.parametrize("kind", sorted(Type))
