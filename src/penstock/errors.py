@@ -173,6 +173,8 @@ class DependencyMissing(PenstockError):
 class QueueMissing(RequestRefused):
     """No queue has this name: create it, or look at ``penstock queue list``."""
 
+    queue: str | None = None  # the missing queue, where it is known
+
 
 class QueueExists(RequestRefused):
     """A queue has this name already."""

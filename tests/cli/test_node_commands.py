@@ -160,6 +160,7 @@ def test_a_queue_that_is_missing_exits_1_with_one_line(node: NodeProcess, words:
         ["queue", "create", "q", "--lease", "0"],
         ["queue", "create", "q", "--max-attempts", "0"],
         ["queue", "create", "q", "--dead-letter", "a b"],
+        ["queue", "create", "q", "--dead-letter", "q"],
         ["queue", "create", "!penstock.mine"],
         ["queue", "create"],
         ["queue", "delete"],
@@ -173,3 +174,11 @@ def test_wrong_usage_exits_2_and_prints_nothing(node: NodeProcess, words: list[s
     outcome = penstock(*words)
     assert (outcome.code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err
+
+
+def test_the_missing_dead_letter_queue_is_named_not_the_one_to_create(node: NodeProcess) -> None:
+    outcome = penstock("queue", "create", "zzz", "--max-attempts", "2", "--dead-letter", "nope")
+    assert (outcome.code, outcome.out) == (1, "")
+    (line,) = outcome.words
+    assert "nope" in line
+    assert "zzz" not in line

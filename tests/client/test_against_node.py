@@ -66,6 +66,33 @@ def test_a_failed_task_comes_back_and_ends_with_the_dead_letters(client: Client)
         client.delete_queue("dead")
 
 
+def test_a_missing_dead_letter_queue_is_named_not_the_queue_that_is_created(client: Client) -> None:
+    with pytest.raises(penstock.QueueMissing) as caught:
+        client.create_queue("zzz", attempts_max=2, dead_letter="nope")
+    assert caught.value.queue == "nope"
+    assert "'nope'" in str(caught.value)
+    assert "zzz" not in {stat.name for stat in client.queues()}
+    with pytest.raises(penstock.QueueMissing) as caught:
+        client.enqueue("absent", b"x")
+    assert caught.value.queue == "absent"
+
+
+def test_asyncio_names_the_missing_dead_letter_queue_too(served: NodeProcess) -> None:
+    async def main() -> None:
+        async with aio.connect(served.address) as client:
+            with pytest.raises(penstock.QueueMissing) as caught:
+                await client.create_queue("zzz", attempts_max=2, dead_letter="nope")
+            assert caught.value.queue == "nope"
+
+    asyncio.run(main())
+
+
+def test_a_queue_cannot_be_its_own_dead_letter_queue(client: Client) -> None:
+    with pytest.raises(penstock.InvalidValue):
+        client.create_queue("loop", attempts_max=2, dead_letter="loop")
+    assert "loop" not in {stat.name for stat in client.queues()}
+
+
 def test_policies_hold_and_say_so(client: Client) -> None:
     client.create_queue(
         "strict", implementation="array", size_max=2, payload_size_max=10, keys=(0, 9)

@@ -138,6 +138,19 @@ def test_killing_the_leader_loses_nothing_and_doubles_nothing(
         assert taken_out(client, queue) == acknowledged
 
 
+def test_every_member_of_a_group_names_the_missing_dead_letter_queue(
+    group: GroupProcesses, queue: str
+) -> None:
+    group.wait_led()
+    for number in group.nodes:
+        with (
+            penstock.connect(group.address(number)) as client,
+            pytest.raises(penstock.QueueMissing) as caught,
+        ):
+            client.create_queue(queue, attempts_max=2, dead_letter="nope")
+        assert caught.value.queue == "nope"
+
+
 def test_a_rolling_restart_with_transfers_loses_no_request(
     group: GroupProcesses, queue: str
 ) -> None:

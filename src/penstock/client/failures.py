@@ -28,6 +28,7 @@ from penstock.errors import (
     Unreachable,
 )
 from penstock.protocol.version2 import (
+    Create,
     Enqueue,
     Enqueued,
     Failed,
@@ -46,10 +47,7 @@ def failure(failed: Failed, request: Request) -> PenstockError:
         case Failure.INVALID:
             return InvalidValue(text)
         case Failure.QUEUE_MISSING:
-            return QueueMissing(
-                f"there is no queue {queue!r}; create it with create_queue({queue!r}),"
-                " or see what queues() lists"
-            )
+            return _queue_missing(request)
         case Failure.QUEUE_EXISTS:
             return QueueExists(
                 f"there is a queue {queue!r} already; pass exist_ok=True to take it as it is"
@@ -80,6 +78,22 @@ def failure(failed: Failed, request: Request) -> PenstockError:
             return ProtocolBroken(f"{text}; the node is older than this client: upgrade it")
         case _:
             return RequestRefused(text)
+
+
+def _queue_missing(request: Request) -> QueueMissing:
+    """Return the exception that names the missing queue.
+
+    The queue that a Create names is new, so the queue that it misses is the one for dead letters.
+    """
+    if isinstance(request, Create):
+        queue, kind = request.dead_letter, "dead-letter queue"
+    else:
+        queue, kind = getattr(request, "queue", None), "queue"
+    words = (
+        f"there is no {kind} {queue!r}; create it with create_queue({queue!r}),"
+        " or see what queues() lists"
+    )
+    return carry(QueueMissing(words), queue=queue)
 
 
 def task_ids(answer: Enqueued, request: Enqueue) -> list[int | None]:

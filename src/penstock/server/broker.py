@@ -233,7 +233,10 @@ class Broker(Deliveries):
             if request.attempts_max is not None:
                 text = "a limit of attempts needs a dead-letter queue to put the task in after the last"
                 return v2.Failed(Failure.INVALID, text)
-        elif request.dead_letter == name or self._find(request.dead_letter) is None:
+        elif request.dead_letter == name:
+            text = "a queue cannot be its own dead-letter queue; name another queue"
+            return v2.Failed(Failure.INVALID, text)
+        elif self._find(request.dead_letter) is None:
             text = f"dead-letter queue {request.dead_letter!r} does not exist; create it first"
             return v2.Failed(Failure.QUEUE_MISSING, text)
         return None
