@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from penstock.cli.output import Exit, emit, printable, say
+from penstock.cli.paths import new_directory
 from penstock.errors import ConnectionFailed
 
 NODES_MAX: Final = 9
@@ -68,7 +69,12 @@ def dev_cluster(
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="How many.")] = 3,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Where their directories are; else they go with the command."),
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            parser=new_directory,
+            help="Where their directories are; else they go with the command.",
+        ),
     ] = None,
     base_port: Annotated[
         int,

@@ -10,6 +10,7 @@ import typer
 from penstock.cli.config_file import take_flags
 from penstock.cli.group_flags import ELECTION_MS, HEARTBEAT_MS, in_group
 from penstock.cli.output import Exit
+from penstock.cli.paths import new_directory
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
@@ -19,7 +20,15 @@ from penstock.server.settings import SNAPSHOT_BYTES, Limits, Settings
 _DEFAULTS = Limits()
 
 
-DataOption = Annotated[Path, typer.Option("--data", help="The node's directory; made if missing.")]
+DataOption = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        parser=new_directory,
+        help="The node's directory; made if missing.",
+    ),
+]
 ListenOption = Annotated[
     str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect.")
 ]

@@ -19,6 +19,7 @@ import typer
 from penstock.cli.connection import RETRY_SECONDS
 from penstock.cli.families import KeyFileOption, Keys, PasswordFileOption
 from penstock.cli.output import Exit, emit, say
+from penstock.cli.paths import new_directory
 from penstock.cli.task_input import STDIN, Feed, Reading, Shape, of_arguments
 from penstock.errors import DirectoryLocked, InvalidValue, PathMissing
 from penstock.model import QueueName
@@ -40,7 +41,7 @@ SAID_SECONDS: Final = 5.0
 
 SIZE: Final = 2**30
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="The spool.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", parser=new_directory, help="The spool.")]
 MaxSizeOption = Annotated[
     int, typer.Option("--max-size", metavar="BYTES", help="What the spool may have on the disk.")
 ]

@@ -21,6 +21,7 @@ from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
 from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots
+from penstock.storage.files import checked_directory
 
 _SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
 _WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often
@@ -171,7 +172,7 @@ _GREETING_SIZE: Final = sum(
 
 def open_directory(path: str | Path, *, generation: int = 3, retry: float = 0.0) -> Client:
     """Open a directory in this process and return a client of it. Raises ``PenstockError``."""
-    settings = Settings(data=Path(path), generation=generation)
+    settings = Settings(data=checked_directory(path, "path"), generation=generation)
     node = EmbeddedNode(settings)
     try:
         return Client(node.connect, retry=retry)

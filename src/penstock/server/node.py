@@ -23,7 +23,7 @@ from penstock.server.replica import Replica
 from penstock.server.settings import Settings
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
-from penstock.storage.files import Files, OsFiles
+from penstock.storage.files import Files, OsFiles, opening_directory
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.recovery import Cut
 from penstock.storage.task_pages import TaskShelf
@@ -74,13 +74,14 @@ class Node:
         started = time.perf_counter()
         self.settings = settings
         files = OsFiles() if files is None else files
-        upgraded = upgrade(files, settings.data)
-        directory = NodeDirectory(
-            files,
-            settings.data,
-            generation=Generation(settings.generation),
-            limits=log_limits,
-        )
+        with opening_directory(settings.data):
+            upgraded = upgrade(files, settings.data)
+            directory = NodeDirectory(
+                files,
+                settings.data,
+                generation=Generation(settings.generation),
+                limits=log_limits,
+            )
         self.disk = disk
         self.directory = directory
         self.meter = Meter()

@@ -175,7 +175,8 @@ def _open_spool(
 ) -> SpoolClient:
     from penstock.spooling.client import SpoolClient
     from penstock.spooling.rounds import checked_target
-    from penstock.spooling.settings import SPOOL_SIZE, checked_path, spool_settings
+    from penstock.spooling.settings import SPOOL_SIZE, spool_settings
+    from penstock.storage.files import checked_directory
 
     _check_names(options)
     # What would show only when the node is first talked to is checked now.
@@ -192,7 +193,7 @@ def _open_spool(
     )
     others = options.get("spool_others")
     return SpoolClient(
-        checked_path(spool),
+        checked_directory(spool, "spool"),
         settings,
         forward=lambda: connect_node(address, timeout=timeout, retry=0.0),
         connect=lambda: connect_node(address, timeout=timeout, producer=producer, retry=retry),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidValue
@@ -12,13 +10,6 @@ from penstock.storage.spool import SpoolSettings, WhenFull
 
 SPOOL_SIZE: Final = 2**30
 """Bytes that a spool may have, unless said otherwise."""
-
-
-def checked_path(path: Any) -> Path:
-    """Return a spool's directory. Raises ``InvalidValue``."""
-    if isinstance(path, str | os.PathLike) and os.fspath(path):
-        return Path(path)
-    raise InvalidValue(f'spool is a directory such as "spool", not {path!r}')
 
 
 def spool_settings(

@@ -13,10 +13,10 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.binary import Bytes
-from penstock.errors import DirectoryLocked, NoRoom, PathRefused, StorageFailed
+from penstock.errors import DirectoryLocked, InvalidValue, NoRoom, PathRefused, StorageFailed
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -89,6 +89,35 @@ class Files(Protocol):
     def lock(self, path: Path) -> Lock:
         """Lock the file at ``path``, made if missing. Raises ``DirectoryLocked``."""
         ...
+
+
+def checked_directory(value: Any, name: str) -> Path:
+    """Return the path of a directory that a caller gave as the argument ``name``. Raises ``InvalidValue``.
+
+    An empty path would silently be the current directory.
+    """
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if isinstance(path, str) and path and "\0" not in path:
+            return Path(path)
+    raise InvalidValue(f'{name} is {value!r}; give the path of a directory such as "./node"')
+
+
+@contextmanager
+def opening_directory(path: Path) -> Iterator[None]:
+    """Raise ``PathRefused`` where the system does not let us make, list or lock the directory ``path``."""
+    try:
+        yield
+    except OSError as error:
+        where = path if error.filename is None else error.filename
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            words = f"{where}: is not a directory; give a directory, one that exists or a new one"
+        else:
+            words = (
+                f"{where}: {error.strerror or error}; give a directory that this process may create,"
+                " read and write"
+            )
+        raise PathRefused(words) from error
 
 
 _ZEROS: Final = bytes(2**20)

@@ -28,7 +28,7 @@ from penstock.formats.beats.frame import FRAMING
 from penstock.formats.beats.segment import STATE_NAME
 from penstock.formats.beats.state import Position, State
 from penstock.storage.directory import LOCK_NAME
-from penstock.storage.files import Files, OsFiles, Poison
+from penstock.storage.files import Files, OsFiles, Poison, opening_directory
 from penstock.storage.spool_opening import (
     DAMAGED_SUFFIX,
     SpoolSegment,
@@ -108,8 +108,9 @@ class Spool:
         self._files = files or OsFiles()
         self._tell = tell
         self._poison = Poison(str(path))
-        self._files.make_directory(path)
-        self._lock_file = self._files.lock(path / LOCK_NAME)
+        with opening_directory(path):
+            self._files.make_directory(path)
+            self._lock_file = self._files.lock(path / LOCK_NAME)
         try:
             with self._poison.writing():
                 found = find_spool(self._files, path, key=self.settings.key)
