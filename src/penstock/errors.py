@@ -31,7 +31,7 @@ PenstockError
 │   ├── SequenceForgotten   a retry so old that its first result is not known any more
 │   ├── NotLeader           another node leads; ask that one
 │   └── LimitReached        the node has as many queues, connections or bytes as it may
-├── DependencyMissing       something that must be installed is not
+├── DependencyMissing       something that must be installed is not; `needing` raises it for an extra
 ├── SparkFailed             a job of Spark's did not end well
 └── ConnectionFailed        what happens between a client and a node
     ├── Unreachable         nobody answers at this address
@@ -39,7 +39,8 @@ PenstockError
     └── ProtocolBroken      the other side sent bytes that mean nothing
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 
@@ -168,6 +169,28 @@ class SparkFailed(PenstockError):
 
 class DependencyMissing(PenstockError):
     """Something that must be installed is not; the message says how."""
+
+    package: str | None = None  # what could not be imported, where it is a Python package
+    extra: str | None = None  # the extra of Penstock that installs it
+
+
+@contextmanager
+def needing(extra: str, feature: str) -> Iterator[None]:
+    """Raise ``DependencyMissing`` where the block imports a package that is not installed.
+
+    ``extra`` is the extra of Penstock that installs it; ``feature`` begins the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "penstock"):
+            raise  # our own mistake
+        missing = DependencyMissing(
+            f"{feature} needs the package {package}; install it with: pip install 'penstock[{extra}]'"
+        )
+        missing.package, missing.extra = package, extra
+        raise missing from None
 
 
 class QueueMissing(RequestRefused):

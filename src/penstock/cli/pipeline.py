@@ -21,7 +21,7 @@ from penstock.cli.families import (
     VhostOption,
 )
 from penstock.cli.output import Exit, emit, say
-from penstock.errors import DependencyMissing, PathRefused, SparkFailed
+from penstock.errors import PathRefused, SparkFailed, needing
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
 
@@ -86,8 +86,16 @@ tests made it.
 """
 
 
-def _check(paths: list[str]) -> int:
-    """Refuse what is nothing we know before Spark is started, which takes its time; return its size."""
+def _check(paths: list[str], table_format: TableFormat = TableFormat.PARQUET) -> int:
+    """Return the size of the input, before Spark is started, which takes its time.
+
+    Raises ``DependencyMissing`` for a missing package, ``PathRefused`` for a path that holds nothing known.
+    """
+    if table_format is TableFormat.DELTA:
+        with needing("delta", "--format delta"):
+            import deltalake  # noqa: F401 - needed when the tables are written, at the end
+    with needing("spark", "penstock pipeline"):
+        import pyspark.sql  # noqa: F401 - Spark itself is started later
     from penstock.spark.pipeline.inputs import find_sources
 
     return sum(source.size for source in find_sources(paths))
@@ -104,12 +112,8 @@ def _spark(
         if not equals or not key:
             raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
         settings[key] = value
-    try:
-        from penstock.spark.sessions import session
-    except ImportError:
-        raise DependencyMissing(
-            "this needs Spark; install it with: pip install 'penstock[spark]'"
-        ) from None
+    from penstock.spark.sessions import session
+
     started = time.perf_counter()
     spark, java = session(master, settings=settings, quiet=True)
     if not quiet:
@@ -168,7 +172,7 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
-    size = _check(paths)
+    size = _check(paths, table_format)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.run import run as run_pipeline
 

@@ -8,10 +8,12 @@ to the plain decoder. Import of the package stays light: numba and numpy load he
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.binary import Bytes
+from penstock.errors import needing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +25,16 @@ BATCH_ROWS: Final = 16_384
 """Rows per batch of columns: large enough to spread a call's cost, small enough for the cache."""
 
 
+def bulk() -> AbstractContextManager[None]:
+    """Wrap the imports of numpy and numba by a bulk scan. Raises ``DependencyMissing``."""
+    return needing("spark", "reading files in bulk")
+
+
 @cache
 def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Return the machine code of ``kernel``. Needs numba, which the ``spark`` extra brings."""
-    from numba import njit
+    with bulk():
+        from numba import njit
 
     try:
         function: Callable[..., Any] = njit(cache=True, nogil=True)(kernel)
@@ -65,7 +73,8 @@ def scan_in_batches(
     and returns how many rows it wrote, its position, and whether more are to come. ``room`` tells the most rows that
     so many bytes can hold.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     if interpreted:
         buffer: Any = bytes(data)

@@ -228,7 +228,8 @@ class Broker(Deliveries):
         if request.policy.implementation is Implementation.PAGED:
             refusal = state.paging_refusal()
             if refusal is not None:
-                return v2.Failed(Failure.INVALID, f"queue {name!r} cannot be paged: {refusal}")
+                text = f"queue {name!r} cannot be paged: {refusal}"
+                return v2.Failed(Failure.CHANGE_REFUSED, text)
         if request.dead_letter is None:
             if request.attempts_max is not None:
                 text = "a limit of attempts needs a dead-letter queue to put the task in after the last"

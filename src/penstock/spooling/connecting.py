@@ -13,7 +13,7 @@ from penstock.client.blocking import Client
 from penstock.client.blocking import connect as connect_node
 from penstock.client.producer import producer_id
 from penstock.client.retries import checked_seconds
-from penstock.errors import InvalidValue
+from penstock.errors import InvalidValue, needing
 
 if TYPE_CHECKING:
     from penstock.client.asynchronous import Connecting
@@ -179,6 +179,8 @@ def _open_spool(
     from penstock.storage.files import checked_directory
 
     _check_names(options)
+    with needing("spool", "connect(spool=…)"):
+        import cbor2  # noqa: F401 - the thread that sends to the node reads the spool with it
     # What would show only when the node is first talked to is checked now.
     parse_addresses(address)
     producer_id(producer)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.binary import CHECKSUM_START, checksum
 from penstock.errors import BadData
+from penstock.formats.kernel import bulk
 from penstock.formats.taskflux.entries import EntryColumns, lone_piece, scan_entries
 from penstock.formats.taskflux.log import (
     END_MARKER,
@@ -154,7 +155,8 @@ def scan_file_columns(
     ``start`` is a true boundary and ``term`` that of the entry before it. The place where it ends is one
     again: at or behind ``stop``, or the end of what the file holds.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     base, window = start, WINDOW
     while base < min(stop, size):

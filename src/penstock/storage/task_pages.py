@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CorruptData, PathRefused, StorageFailed
+from penstock.errors import CorruptData, DependencyMissing, StorageFailed, needing
 from penstock.formats.rabbitmq.task_messages import TaskMessages
 from penstock.model import QueueName, SnapshotPoint
 from penstock.storage.files import Files
@@ -81,7 +81,7 @@ class TaskShelf:
     """The pages of all paged queues of a node. The directory is there once there was such a queue."""
 
     def __init__(self, files: Files, home: Path, point: SnapshotPoint | None) -> None:
-        """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``PathRefused``."""
+        """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``DependencyMissing``."""
         self._files = files
         self._directory = home / DIRECTORY
         self._mark = None if point is None else point.index
@@ -91,13 +91,9 @@ class TaskShelf:
             self._store = self._open_store()
 
     def _open_store(self) -> PagedStore:
-        try:
+        with needing("paged", f"{self._directory}: a paged queue"):
             from penstock.storage.paged_store import PagedStore
             from penstock.storage.queue_index import IndexLimits
-        except ModuleNotFoundError as error:
-            raise PathRefused(
-                f"{self._directory}: paged queues need {error.name}; install 'penstock[paged]'"
-            ) from None
         limits = IndexLimits(journal_entries_max=JOURNAL_ENTRIES_MAX)
         return PagedStore(self._files, self._directory, at_mark=self._mark, limits=limits)
 
@@ -118,9 +114,10 @@ class TaskShelf:
     def refusal(self) -> str | None:
         """Return why there can be no paged queue here, ``None`` if there can."""
         try:
-            import numba  # noqa: F401
-        except ModuleNotFoundError as error:
-            return f"{error.name} is missing; install 'penstock[paged]'"
+            with needing("paged", "a paged queue"):
+                import numba  # noqa: F401
+        except DependencyMissing as error:
+            return str(error)
         return None
 
     def drop(self, number: int) -> None:

@@ -14,7 +14,7 @@ from hashlib import pbkdf2_hmac
 from typing import Any, Final
 
 from penstock.binary import Bytes
-from penstock.errors import DependencyMissing, InvalidValue
+from penstock.errors import InvalidValue, needing
 from penstock.formats.beats.segment import IV_SIZE, KEY_SIZE, UINT32, Options
 
 PIECE_MAX: Final = 4 * 1024 * 1024
@@ -142,14 +142,10 @@ def _checked_key(key: bytes | None) -> bytes:
 
 
 def _cipher(key: bytes, iv: bytes) -> Any:
-    try:
+    with needing("spool", "an encrypted segment"):
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import CTR
-    except ImportError:
-        raise DependencyMissing(
-            "encrypted segments need a library; install it with: pip install 'penstock[spool]'"
-        ) from None
     return Cipher(AES(key), CTR(iv))
 
 
@@ -182,12 +178,8 @@ class _Decipher:
 
 
 def _lz4_frame() -> Any:
-    try:
+    with needing("spool", "a compressed segment"):
         import lz4.frame  # type: ignore[import-untyped]
-    except ImportError:
-        raise DependencyMissing(
-            "compressed segments need a library; install it with: pip install 'penstock[spool]'"
-        ) from None
     return lz4.frame
 
 

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, Final, NoReturn
 
 from penstock.binary import Bytes
-from penstock.errors import CorruptData, DependencyMissing, InvalidValue
+from penstock.errors import CorruptData, InvalidValue, needing
 from penstock.formats.beats.segment import UINT32_MAX, PayloadFormat
 from penstock.model import INT64_MAX, INT64_MIN, UINT64_MAX
 
@@ -251,12 +251,8 @@ def _json_of(value: Any, depth: int) -> str:
 
 @cache
 def _cbor2() -> Any:
-    try:
+    with needing("spool", "an event in CBOR"):
         import cbor2
-    except ImportError:
-        raise DependencyMissing(
-            "events in CBOR need a library; install it with: pip install 'penstock[spool]'"
-        ) from None
     return cbor2
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from penstock.binary import Bytes
-from penstock.errors import CorruptData, DependencyMissing, InvalidValue
+from penstock.errors import CorruptData, InvalidValue, needing
 from penstock.formats.beats.event import (
     NANOSECONDS,
     Event,
@@ -195,17 +195,13 @@ _VALUE_FIELDS[Generation.ONE] = _VALUE_FIELDS[Generation.TWO]
 @cache
 def _messages(generation: Generation) -> SimpleNamespace:
     """Return the classes of a generation's messages, and the library's error. Raises ``DependencyMissing``."""
-    try:
+    with needing("spool", "an event in protobuf"):
         from google.protobuf import (  # type: ignore[import-untyped]
             descriptor_pb2,
             descriptor_pool,
             message_factory,
         )
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    except ImportError:
-        raise DependencyMissing(
-            "events in protobuf need a library; install it with: pip install 'penstock[spool]'"
-        ) from None
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{_PACKAGE}/event{generation}.proto", package=_PACKAGE, syntax="proto3"
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN, FRAMING
-from penstock.formats.kernel import BATCH_ROWS, compiled
+from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.model import INT64_MAX
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ class FrameScanner:
         self, data: Bytes | NDArray[np.uint8], *, is_last: bool = False
     ) -> Iterator[FrameColumns]:
         """Yield what can be judged now that ``data`` follows what was fed before; to be used up before more is fed."""
-        import numpy as np
+        with bulk():
+            import numpy as np
 
         array = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
         if is_last:
@@ -187,7 +188,8 @@ class FrameScanner:
         self._base += count
 
     def _scan(self) -> Iterator[FrameColumns]:
-        import numpy as np
+        with bulk():
+            import numpy as np
 
         data = _joined(self._pieces)
         self._note(self._gap, data)
@@ -246,7 +248,8 @@ class FrameScanner:
 
 
 def _joined(pieces: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     pieces = [piece for piece in pieces if len(piece)] or [np.empty(0, dtype=np.uint8)]
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

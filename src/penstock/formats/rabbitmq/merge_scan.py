@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import bulk, compiled
 from penstock.formats.rabbitmq.journal import (
     MESSAGE_ID_SIZE,
     PUBLISH_FIELDS,
@@ -68,7 +68,8 @@ def records_in(data: NDArray[np.uint8], pieces: PieceColumns, *, base: int) -> R
 
     A piece that is no record comes along with an id of zeros.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     ids = np.zeros(len(pieces), dtype=f"V{MESSAGE_ID_SIZE}")
     is_publish = pieces.kind <= Kind.PUBLISH_TRANSIENT
@@ -87,7 +88,8 @@ def records_in(data: NDArray[np.uint8], pieces: PieceColumns, *, base: int) -> R
 
 def joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     """Return the records of all parts in their order."""
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     if len(parts) == 1:
         return parts[0]
@@ -156,7 +158,8 @@ def _merge_in_order(
     interpreted: bool,
 ) -> EntryColumns | None:
     """Return the entries, or ``None`` if there is something to find."""
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     records = joined([segment, journal])
     pieces = records.pieces

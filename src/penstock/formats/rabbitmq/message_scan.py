@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import bulk, compiled
 from penstock.formats.rabbitmq.messages import BASIC_CLASS, ID_SIZE, NONE, PROTOCOL
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def scan_messages(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     rows = np.zeros((FIELD_COUNT, len(start)), dtype=np.int64)
     steps, names = _program()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import bulk, compiled
 from penstock.formats.rabbitmq.properties import NAMES, Kind
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def property_text(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     looked_at = np.minimum(length, PLAIN_SIZE_MAX)
     text = np.empty(int((_ROOM_OF_BLOCK + _ROOM_OF_BYTE * looked_at).sum()), dtype=np.uint8)

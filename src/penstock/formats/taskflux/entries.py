@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
-from penstock.formats.kernel import BATCH_ROWS, compiled
+from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.taskflux.commands import command_kernel
 from penstock.formats.taskflux.deltas import delta_kernel
 from penstock.formats.taskflux.generation import Contents
@@ -62,7 +62,8 @@ def scan_entries(
     interpreted: bool = False,
 ) -> Generator[EntryColumns, None, int]:
     """Yield the entries that begin in ``[start, stop)`` in batches of columns; see ``scan_columns``."""
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
     batches = scan_columns(
@@ -86,7 +87,8 @@ def scan_entries(
 
 def lone_piece(piece: Piece) -> EntryColumns:
     """Return one piece in columns, as a scan would have, with nothing that its payload says."""
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     rows = np.array([piece], dtype=np.int64).T
     nothing = np.zeros(1, dtype=np.int64)

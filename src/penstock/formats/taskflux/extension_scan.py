@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import bulk, compiled
 from penstock.formats.taskflux.extensions import (
     ADDING,
     ATTEMPTS,
@@ -79,7 +79,8 @@ def scan_extensions(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     if interpreted:
         source: Any = bytes(data)

@@ -22,7 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import Bytes, checksum
-from penstock.formats.kernel import BATCH_ROWS, compiled
+from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.taskflux.log import END_MARKER, RECORD_MARKER, LogLayout, Status, Walk, walk
 
 if TYPE_CHECKING:
@@ -310,7 +310,8 @@ def scan_columns(
 
     Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
     """
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     if interpreted:
         buffer: Any = bytes(data)

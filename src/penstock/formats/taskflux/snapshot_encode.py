@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.formats.kernel import compiled
+from penstock.formats.kernel import bulk, compiled
 from penstock.formats.taskflux.snapshot import QueueForm
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def encode_task_columns(
     interpreted: bool = False,
 ) -> NDArray[np.uint8]:
     """Return the bytes of tasks; the payload of task ``i`` is ``data[bounds[i]:bounds[i + 1]]``."""
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     header_size = form.task_header.size
     size = int(bounds[-1]) - int(bounds[0]) if len(bounds) else 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.formats.kernel import BATCH_ROWS, compiled
+from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.taskflux.snapshot import WINDOW, QueueForm, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import (
     ReadAt,
@@ -69,7 +69,8 @@ def scan_snapshot(
 def _scan_tasks(
     window: Window, form: QueueForm, head: QueueHead, batch_rows: int, *, interpreted: bool
 ) -> Iterator[TaskColumns]:
-    import numpy as np
+    with bulk():
+        import numpy as np
 
     kernel: Callable[..., Any] = _task_kernel if interpreted else compiled(_task_kernel)
     header_size = form.task_header.size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import DependencyMissing
+from penstock.errors import needing
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.store import Staging
@@ -17,12 +17,8 @@ PARTITIONS = ("by_source", "state", "part", "by_queue")
 
 def write_delta(staging: Staging) -> None:
     """Make every table of a run a Delta table as well. Raises ``DependencyMissing``."""
-    try:
+    with needing("delta", "a Delta table"):
         from deltalake import Schema, convert_to_deltalake
-    except ImportError:
-        raise DependencyMissing(
-            "Delta tables need a library; install it with: pip install 'penstock[delta]'"
-        ) from None
     import pyarrow as pa
 
     for table in sorted(path for path in staging.home.iterdir() if path.is_dir()):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.binary import Bytes
-from penstock.errors import DependencyMissing
+from penstock.formats.kernel import bulk
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
@@ -221,14 +221,9 @@ def scan_store_file(
 
 
 def _numpy() -> Any:
-    try:
+    with bulk():
         import numba  # noqa: F401 - the scan is compiled with it
         import numpy as np
-    except ImportError:
-        raise DependencyMissing(
-            "a message store is read with numpy and numba, which are not installed: pip install"
-            " 'penstock[spark]'"
-        ) from None
     return np
 
 
