@@ -57,6 +57,7 @@ class ThreadDisk:
         # what it waits there for the interpreter, and what once seemed slow would never be tried again.
         self._seconds = 0.0
         self._passed = 0  # small jobs since the last one on the loop
+        self._began: float | None = None  # when the thread began the job that it works at
         self._thread = Thread(target=self._work, name="penstock-disk", daemon=True)
         self._thread.start()
 
@@ -64,6 +65,11 @@ class ThreadDisk:
     def mean_seconds(self) -> float:
         """What a small job takes, as a running mean."""
         return self._seconds
+
+    def busy_seconds(self) -> float:
+        """Return for how long the thread has worked at its present job; may be called from any thread."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def run(self, job: Job, done: Done, *, is_small: bool) -> None:
         if is_small and not self._running and self._is_quick():
@@ -88,7 +94,9 @@ class ThreadDisk:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
+            self._began = time.monotonic()
             error = _attempt(job)
+            self._began = None
             try:
                 self._call_soon(partial(self._finish, done, error))
             except RuntimeError:  # the loop is closed: nobody is left to be told

@@ -1,74 +1,215 @@
-"""Prometheus metrics over HTTP, on a port of their own (docs/operations.md lists them)."""
+"""The metrics port: Prometheus metrics and the health of a node over HTTP (docs/operations.md).
+
+``/metrics`` and ``/healthz``, to GET and HEAD; anything else is refused. The port is served by a thread with
+a loop of its own, so that it can report a node whose own loop hangs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from penstock.errors import Unreachable
+from penstock.errors import Unreachable, needing
 from penstock.server.group_status import GroupStatus
+from penstock.server.health import Health
 from penstock.server.listener import Listener
 from penstock.server.metrics import Histogram
 
 if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
-
     from prometheus_client.core import Metric
 
-ANSWER_SECONDS = 5.0
+HEAD_BYTES_MAX: Final = 8192
+"""Of a request with its headers: those of Prometheus and of probes take less than a tenth of it."""
+
+HEAD_SECONDS: Final = 5.0
+"""For a request to arrive."""
+
+ANSWER_SECONDS: Final = 10.0
+"""For an answer to be made and read: the scrape timeout that Prometheus has unless told otherwise."""
+
+CONNECTIONS_MAX: Final = 64
+"""Beyond this the connection that has waited longest for its request is closed: callers that send theirs
+at once are served, whatever others hold open."""
+
+SCRAPES_MAX: Final = 2
+"""Answers of ``/metrics`` at a time: with thousands of queues each takes megabytes."""
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: HTTPStatus
+    body: bytes
+    kind: str = _TEXT
+
+    def encode(self, *, with_body: bool) -> bytes:
+        allow = "Allow: GET, HEAD\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {self.status} {self.status.phrase}\r\nContent-Type: {self.kind}\r\n"
+            f"Content-Length: {len(self.body)}\r\n{allow}Connection: close\r\n\r\n"
+        )
+        return head.encode() + (self.body if with_body else b"")
+
+
+def _refusal(status: HTTPStatus, words: str) -> _Answer:
+    return _Answer(status, f"{words}\n".encode())
+
+
+def check_installed() -> None:
+    """Raise ``DependencyMissing`` if metrics cannot be served."""
+    with needing("server", "serve --metrics"):
+        import prometheus_client  # noqa: F401
 
 
 class Exposition:
-    """The HTTP server; ``close`` ends it."""
+    """The HTTP server of a node's metrics port; ``close`` ends it."""
 
-    def __init__(self, server: WSGIServer, thread: Thread) -> None:
-        self._server = server
-        self._thread = thread
-
-    @property
-    def address(self) -> str:
-        host, port = str(self._server.server_address[0]), self._server.server_port
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def __init__(
+        self,
+        listening: socket.socket,
+        listener: Listener,
+        loop: asyncio.AbstractEventLoop,
+        health: Health,
+    ) -> None:
+        self._listening = listening
+        self._listener = listener
+        self._node_loop = loop
+        self._health = health
+        host, port = listening.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # Connections whose request has not arrived, oldest first.
+        self._silent: dict[asyncio.Task[None], None] = {}
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._thread = Thread(target=self._run, name="penstock-metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
+        self._loop.close()
+        self._health.close()
 
+    # --- in the thread ---
 
-def expose(listener: Listener, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Exposition:
-    """Serve the node's metrics. Raises ``Unreachable`` if the port is taken."""
-    from prometheus_client import CollectorRegistry, start_http_server
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
 
-    registry = CollectorRegistry()
-    registry.register(_Collector(listener, loop))
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise Unreachable(
-            f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics"
-        ) from None
-    return Exposition(server, thread)
+    async def _serve(self) -> None:
+        self._scrapes = asyncio.Semaphore(SCRAPES_MAX)
+        server = await asyncio.start_server(
+            self._converse, sock=self._listening, limit=HEAD_BYTES_MAX
+        )
+        await self._closing.wait()
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request and close the connection."""
+        writer.transport.set_write_buffer_limits(0)  # a drain waits until all is sent
+        try:
+            head = await self._read_head(reader)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._answer(head, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the caller is gone or too slow, or the node stops
+        finally:
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # else the system would wait for a caller that reads nothing
+            writer.close()
 
-class _Collector:
-    """Asks the loop for the numbers: the HTTP server's thread must not look at them itself."""
+    async def _read_head(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the request with its headers, nothing of one that is too long."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._silent[task] = None
+        if len(self._silent) > CONNECTIONS_MAX:
+            next(iter(self._silent)).cancel()
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                return await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return b""
+        finally:
+            self._silent.pop(task, None)
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
-        self._listener = listener
-        self._loop = loop
+    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        target, _, version = rest.partition(" ")
+        if not target.startswith("/") or not version.startswith("HTTP/1."):
+            method, target = "GET", ""  # not HTTP, or not a request to this server
+        path = target.partition("?")[0]
+        async with self._scrapes if path == "/metrics" else contextlib.nullcontext():
+            answer = await self._answer_to(method, path)
+            writer.write(answer.encode(with_body=method != "HEAD"))
+            await writer.drain()
 
-    def describe(self) -> list[Any]:
-        return []
+    async def _answer_to(self, method: str, path: str) -> _Answer:
+        if not path:
+            return _refusal(HTTPStatus.BAD_REQUEST, "not a request of HTTP/1.1")
+        if path not in ("/metrics", "/healthz"):
+            return _refusal(HTTPStatus.NOT_FOUND, "there are /metrics and /healthz")
+        if method not in ("GET", "HEAD"):
+            return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+        if path == "/healthz":
+            problem = self._health.problem()
+            if problem is not None:
+                return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, problem)
+            return _Answer(HTTPStatus.OK, b"ok\n")
+        return await self._metrics()
 
-    def collect(self) -> Iterator[Metric]:
+    async def _metrics(self) -> _Answer:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
         async def gather() -> list[Metric]:
             return list(_metrics(self._listener))
 
-        future = asyncio.run_coroutine_threadsafe(gather(), self._loop)
-        return iter(future.result(ANSWER_SECONDS))
+        # The node's loop collects the numbers: this thread must not look at them itself.
+        asked = asyncio.run_coroutine_threadsafe(gather(), self._node_loop)
+        try:
+            found = await asyncio.wait_for(asyncio.wrap_future(asked), HEAD_SECONDS)
+        except TimeoutError:
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the node's loop does not answer")
+        registry = CollectorRegistry()
+        registry.register(_Collected(found))
+        return _Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+
+def expose(
+    listener: Listener, loop: asyncio.AbstractEventLoop, health: Health, host: str, port: int
+) -> Exposition:
+    """Serve the node's metrics and health. Raises ``Unreachable`` if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise Unreachable(
+            f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics"
+        ) from None
+    return Exposition(listening, listener, loop, health)
+
+
+class _Collected:
+    """Numbers for a registry of Prometheus' library."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        return self._found
 
 
 def _metrics(listener: Listener) -> Iterator[Metric]:

@@ -19,8 +19,9 @@ from typing import Any, Final
 from penstock import __version__
 from penstock.errors import LimitReached, PenstockError, StorageFailed, Unreachable
 from penstock.server.disk import ThreadDisk
-from penstock.server.exposition import Exposition, expose
+from penstock.server.exposition import Exposition, check_installed, expose
 from penstock.server.group_service import GroupService
+from penstock.server.health import Health
 from penstock.server.listener import Listener
 from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
@@ -63,6 +64,8 @@ def serve(settings: Settings, say: Say = log_line) -> PenstockError | None:
     Raises ``PenstockError`` if it cannot start.
     """
     settings.refuse_reachable()
+    if settings.metrics_port is not None:
+        check_installed()
     _allow_files(settings.limits.connections_max + FILES_RESERVED)
     # The command line lets a broken pipe end it; here each connection is one, and its end is that of a caller.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -96,7 +99,8 @@ async def _serve(settings: Settings, say: Say) -> PenstockError | None:
         if node.group is not None:
             group = GroupService(node.group, loop, say)
         if settings.metrics_port is not None:
-            metrics = expose(listener, loop, settings.metrics_host, settings.metrics_port)
+            health = Health(loop, disk, lambda: listener.node.replica.failure)
+            metrics = expose(listener, loop, health, settings.metrics_host, settings.metrics_port)
         _listen(listening, settings)
     except BaseException:
         listening.close()
