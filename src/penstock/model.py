@@ -126,7 +126,8 @@ class QueueOptions:
 
     lease_ms: int = LEASE_MS
     attempts_max: int | None = None  # None: a task is delivered until it is acknowledged
-    # Where a task goes after its last attempt or its expiry; None: it is dropped.
+    # Where a task goes after its last attempt or its expiry. None: an expired task is removed, and there is no
+    # limit of attempts.
     dead_letter: QueueName | None = None
 
     def __post_init__(self) -> None:

@@ -234,8 +234,9 @@ class Client:
     ) -> None:
         """Create a queue. ``None`` is no limit; for ``lease``, the node's default.
 
-        After ``attempts_max`` deliveries a task goes to the queue ``dead_letter``, or is dropped. Raises
-        ``QueueExists`` unless ``exist_ok``.
+        After ``attempts_max`` deliveries a task goes to the queue ``dead_letter``, which must exist:
+        ``attempts_max`` without it is an ``InvalidValue``. An expired task goes there too; without a
+        dead-letter queue it is removed. Raises ``QueueExists`` unless ``exist_ok``, and ``QueueMissing``.
         """
         request = create_request(
             name,
