@@ -268,8 +268,8 @@ def test_arguments_that_mean_nothing_are_refused_at_once(tmp_path: Path, nobody:
         ({"spool_patience": -1}, "patience of -1 s makes no sense"),
         ({"timeout": 0}, "timeout of 0 s"),
         ({"producer": ""}, "a producer is named by a str"),
-        ({"spool": ""}, "spool is a directory"),
-        ({"spool": 5}, "spool is a directory"),
+        ({"spool": ""}, "give the path of a directory"),
+        ({"spool": 5}, "give the path of a directory"),
         ({"spool": None, "spool_size": 1}, "spool_size says something of a spool"),
     ],
 )
