@@ -39,7 +39,7 @@ PenstockError
     └── ProtocolBroken      the other side sent bytes that mean nothing
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -145,6 +145,8 @@ class PathMissing(PathRefused):
 
 class DirectoryLocked(StorageError):
     """Another process has the directory open."""
+
+    holder: Mapping[str, Any] | None = None  # its host, pid and start time, where a file names them
 
 
 class StorageFailed(StorageError):

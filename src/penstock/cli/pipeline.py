@@ -101,17 +101,23 @@ def _check(paths: list[str], table_format: TableFormat = TableFormat.PARQUET) ->
     return sum(source.size for source in find_sources(paths))
 
 
-@contextmanager
-def _spark(
-    master: str | None, conf: list[str] | None, *, quiet: bool, size: int
-) -> Iterator[SparkSession]:
-    """Run Spark for one command over ``size`` bytes. Raises ``DependencyMissing``."""
-    settings = dict(_QUICK) if master is None and size < _SMALL else {}
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    """Return the settings that ``--conf`` gives. Raises ``BadParameter``."""
+    settings = {}
     for one in conf or []:
         key, equals, value = one.partition("=")
         if not equals or not key:
             raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
         settings[key] = value
+    return settings
+
+
+@contextmanager
+def _spark(
+    master: str | None, conf: list[str] | None, *, quiet: bool, size: int
+) -> Iterator[SparkSession]:
+    """Run Spark for one command over ``size`` bytes. Raises ``DependencyMissing``."""
+    settings = (dict(_QUICK) if master is None and size < _SMALL else {}) | _settings(conf)
     from penstock.spark.sessions import session
 
     started = time.perf_counter()
@@ -164,7 +170,8 @@ def run(
 ) -> None:
     """Turn files into tables: entries, tasks, lifecycles, depth, damage and more, and a page about them.
 
-    The tables of a run that was killed are never seen; those of the last one stay.
+    The tables of a run that was killed are never seen; those of the last one stay. One run at a time writes to a
+    directory: a second one exits with 1 and names the process that holds the lock.
 
     \b
     Examples:
@@ -173,13 +180,20 @@ def run(
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
     size = _check(paths, table_format)
-    with _spark(master, conf, quiet=quiet, size=size) as spark:
+    from penstock.spark.pipeline.store import Store
+
+    _settings(conf)  # refused before the directory is made
+    # The lock is taken before Spark is started: a run that is refused ends at once.
+    with (
+        Store(out).begin() as staging,
+        _spark(master, conf, quiet=quiet, size=size) as spark,
+    ):
         from penstock.spark.pipeline.run import run as run_pipeline
 
         outcome = run_pipeline(
             spark,
             paths,
-            out,
+            staging,
             incremental=incremental,
             replicas=replicas,
             uncommitted=uncommitted,

@@ -12,12 +12,14 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
@@ -88,7 +90,7 @@ class Outcome:
 def run(
     spark: SparkSession,
     paths: Sequence[str],
-    out: Path,
+    out: Path | Staging,
     *,
     incremental: bool = False,
     replicas: bool = False,
@@ -98,7 +100,7 @@ def run(
     made_at: datetime | None = None,
     say: Say = lambda _: None,
 ) -> Outcome:
-    """Read all sources into tables under ``out``. Raises ``PenstockError``."""
+    """Read all sources into tables under ``out``, a directory or a run begun there. Raises ``PenstockError``."""
     started = time.perf_counter()
     sources = find_sources(paths, uncommitted=uncommitted)
     if len({source.name for source in sources}) != len(sources):
@@ -106,42 +108,41 @@ def run(
     for source in sources:
         if replicas and not source.has_log:
             raise InvalidValue(f"{source.name}: has no log of which it could be a replica")
-    store = Store(out)
-    previous = store.current() if incremental else None
-    staging = store.begin()
-    work = _Work(spark, sources, staging, previous, say)
-    work.survey()
-    work.read_entries()
-    work.find_changes()
-    work.advance()
-    work.count()
-    work.judge(replicas=replicas)
-    if report:
-        say("making the report")
-        page = write_report(
-            spark,
-            str(staging.home),
-            sources,
-            made_at=made_at,
+    with ExitStack() as stack:
+        staging = out if isinstance(out, Staging) else stack.enter_context(Store(out).begin())
+        previous = staging.store.current() if incremental else None
+        work = _Work(spark, sources, staging, previous, say)
+        work.survey()
+        work.read_entries()
+        work.find_changes()
+        work.advance()
+        work.count()
+        work.judge(replicas=replicas)
+        if report:
+            say("making the report")
+            page = write_report(
+                spark,
+                str(staging.home),
+                sources,
+                made_at=made_at,
+                seconds=time.perf_counter() - started,
+            )
+            (staging.home / "report.html").write_text(page)
+        if delta:
+            say("making Delta tables of them")
+            write_delta(staging)
+        manifest = {
+            "sources": {name: asdict(progress) for name, progress in work.progress.items()},
+            "replicas": replicas,
+        }
+        finished = staging.commit(manifest, work.rows)
+        return Outcome(
+            run=finished,
+            sources=sources,
+            continued=sorted(work.known),
+            rows=work.rows,
             seconds=time.perf_counter() - started,
         )
-        (staging.home / "report.html").write_text(page)
-    if delta:
-        say("making Delta tables of them")
-        write_delta(staging)
-    manifest = {
-        "sources": {name: asdict(progress) for name, progress in work.progress.items()},
-        "replicas": replicas,
-        "rows": work.rows,
-    }
-    finished = staging.commit(manifest)
-    return Outcome(
-        run=finished,
-        sources=sources,
-        continued=sorted(work.known),
-        rows=work.rows,
-        seconds=time.perf_counter() - started,
-    )
 
 
 def source_directory(name: str) -> str:
@@ -267,7 +268,7 @@ class _Work:
         entries = entries.join(F.broadcast(self._bounds), "source").withColumn("part", part)
         entries = self._with_source_directory(entries.drop("known", "begin", "end"))
         if self._previous is not None:
-            self._staging.take_over(self._previous, "entries", self._keep(f"part={LOG}"))
+            self._take_over("entries", self._keep(f"part={LOG}"))
         self._write(entries, "entries", BY_SOURCE, "part")
 
     def _load(self, columns: Sequence[str], sources: Sequence[Source]) -> DataFrame:
@@ -354,7 +355,7 @@ class _Work:
             theirs = unlogged.changes_of(self._spark, entries, self._unlogged)
             changes = changes.unionByName(theirs)
         if self._previous is not None:
-            self._staging.take_over(self._previous, "changes", self._keep())
+            self._take_over("changes", self._keep())
         self._write(self._by(changes), "changes", *_QUEUES)
 
     def _only_new(self, changes: DataFrame) -> DataFrame:
@@ -420,7 +421,7 @@ class _Work:
         cycles = tables.lifecycles(histories)
         state = F.when(F.col("ended_index").isNull(), WAITING).otherwise(CLOSED)
         if self._previous is not None:
-            self._staging.take_over(self._previous, "lifecycles", self._keep(f"state={CLOSED}"))
+            self._take_over("lifecycles", self._keep(f"state={CLOSED}"))
         cycles = self._by(cycles).withColumn("state", state)
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
         waiting = histories.where("ended_index is null")
@@ -538,23 +539,23 @@ class _Work:
         table = table.withColumn(BY_QUEUE, F.concat(F.lit("_"), F.col("queue")))
         return self._with_source_directory(table)
 
+    def _take_over(self, name: str, keep: Callable[[Path], bool]) -> None:
+        assert self._previous is not None, "an incremental run"
+        self.rows[name] = self._staging.take_over(self._previous, name, keep)
+
     def _write(self, table: DataFrame, name: str, *by: str) -> None:
         """Add rows to a table of this run; one without any still says what its columns are."""
         path = self._staging.table(name)
         self._schemas[name] = table.schema
-        writer = table.write.mode("append").option("compression", "zstd")
+        # Counted by the query, not in the files: a commit compares both.
+        written = Observation()
+        counted = table.observe(written, F.count(F.lit(1)).alias("rows"))
+        writer = counted.write.mode("append").option("compression", "zstd")
         (writer.partitionBy(*by) if by else writer).parquet(path)
         if not any(Path(path).rglob("*.parquet")):
             table.limit(0).coalesce(1).write.mode("overwrite").parquet(path)
-        self.rows[name] = count_rows(Path(path))
+        self.rows[name] = self.rows.get(name, 0) + written.get["rows"]
         self._say(f"{name}: {self.rows[name]:,} rows")
-
-
-def count_rows(table: Path) -> int:
-    """Return how many rows a table has, by what its files say at their ends."""
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(path).num_rows for path in table.rglob("*.parquet"))
 
 
 def _outer(one: DataFrame, other: DataFrame, by: list[str]) -> DataFrame:

@@ -2,6 +2,9 @@
 
 ``current`` is replaced by one rename, so a reader sees all tables of one run, and a run that is killed leaves those of
 the last. What a run takes over unchanged it links to, file by file; nothing is written twice.
+
+A run holds the directory's lock from its beginning to its end (``lock``), writes to a directory whose name no other run
+has, and is published only if its tables have as many rows as its queries returned.
 """
 
 from __future__ import annotations
@@ -9,17 +12,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-from penstock.errors import CorruptData, PathRefused
+from penstock.errors import CorruptData, DirectoryLocked, PathRefused
+from penstock.spark.pipeline.lock import Lock, is_free, take
 
 CURRENT: Final = "current"
 RUNS: Final = "runs"
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
+LOCK: Final = "lock"
 _STAGING: Final = ".staging"
 
 
@@ -63,60 +70,106 @@ class Store:
         return Run(link.resolve(), manifest)
 
     def begin(self) -> Staging:
-        """Begin a run; what an earlier one left unfinished goes. Raises ``PathRefused``."""
+        """Begin a run, and remove what runs that have ended left unfinished.
+
+        Raises ``DirectoryLocked`` if another run is under way, and ``PathRefused``.
+        """
         runs = self.home / RUNS
-        if self.home.exists() and not runs.exists() and any(self.home.iterdir()):
-            raise PathRefused(
-                f"{self.home}: holds something else than our tables; name an empty directory, or a new one"
-            )
-        runs.mkdir(parents=True, exist_ok=True)
-        for leftover in runs.glob(f"*{_STAGING}"):
-            shutil.rmtree(leftover)
-        numbers = [int(path.name) for path in runs.iterdir() if path.name.isdigit()]
-        name = f"{max(numbers, default=0) + 1:06d}"
-        home = runs / f"{name}{_STAGING}"
-        home.mkdir()
-        return Staging(self, home, runs / name)
+        try:
+            names = os.listdir(self.home) if self.home.exists() else []
+            if names and RUNS not in names:
+                raise PathRefused(
+                    f"{self.home}: holds something else than our tables; name an empty directory, or a new one"
+                )
+            runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PathRefused(f"{self.home}: cannot be written to ({error.strerror})") from None
+        lock = take(self.home / LOCK)
+        try:
+            for leftover in runs.glob(f"*{_STAGING}"):
+                if is_free(leftover / LOCK):
+                    # The Java of a killed run may write there for another moment; the next run removes the rest.
+                    shutil.rmtree(leftover, ignore_errors=True)
+            numbers = [int(path.name) for path in runs.iterdir() if path.name.isdigit()]
+            name = f"{max(numbers, default=0) + 1:06d}"
+            home = runs / f"{name}-{uuid.uuid4().hex}{_STAGING}"
+            home.mkdir()
+            return Staging(self, home, runs / name, lock, take(home / LOCK))
+        except BaseException:
+            lock.release()
+            raise
 
     def clean(self, kept: Path) -> None:
-        """Remove all runs but one."""
+        """Remove all finished runs but one."""
         for path in (self.home / RUNS).iterdir():
-            if path != kept and path.is_dir():
+            if path != kept and path.name.isdigit():
                 shutil.rmtree(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A run that is being written."""
+    """A run that is being written. As a context it ends the run: what was not committed is removed."""
 
     store: Store
     home: Path
     target: Path
+    lock: Lock  # of the directory
+    owner: Lock  # of this run's own directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.owner.release()
+        self.lock.release()
 
     def table(self, name: str) -> str:
         return str(self.home / name)
 
-    def take_over(self, run: Run, name: str, keep: Callable[[Path], bool]) -> None:
-        """Take over the files of a table of an earlier run whose path under the table is to be kept."""
+    def take_over(self, run: Run, name: str, keep: Callable[[Path], bool]) -> int:
+        """Take over the files of a table of an earlier run whose path under the table is to be kept.
+
+        Return how many rows they have.
+        """
         source = run.home / name
+        rows = 0
         for path in sorted(source.rglob("*.parquet")):
             inner = path.relative_to(source)
             if not keep(inner):
                 continue
             link = self.home / name / inner
             link.parent.mkdir(parents=True, exist_ok=True)
+            rows += _count(path)
             try:
                 os.link(path, link)
             except OSError:  # a file system without links, or another one
                 shutil.copyfile(path, link)
+        return rows
 
-    def commit(self, manifest: dict[str, Any]) -> Run:
-        """Make this run the one that counts."""
-        manifest = {"version": VERSION} | manifest
+    def commit(self, manifest: dict[str, Any], rows: Mapping[str, int]) -> Run:
+        """Make this run the one that counts, if its tables have as many ``rows`` as its queries returned.
+
+        Raises ``CorruptData`` if they do not, and ``DirectoryLocked`` if the lock was deleted meanwhile.
+        """
+        for name, expected in rows.items():
+            self._check(name, expected)
+        manifest = {"version": VERSION, "rows": dict(rows)} | manifest
         with open(self.home / MANIFEST, "w") as file:
             json.dump(manifest, file, indent=1, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
+        if not self.lock.is_held():
+            raise DirectoryLocked(
+                f"{self.lock.path}: was deleted while this run held it, so another run may have begun;"
+                " nothing is published, run again"
+            )
+        (self.home / LOCK).unlink()
         self.home.rename(self.target)
         _sync_directory(self.target.parent)
         link = self.store.home / f"{CURRENT}{_STAGING}"
@@ -126,6 +179,24 @@ class Staging:
         _sync_directory(self.store.home)
         self.store.clean(self.target)
         return Run(self.target, manifest)
+
+    def _check(self, name: str, expected: int) -> None:
+        found = sum(_count(path) for path in (self.home / name).rglob("*.parquet"))
+        if found != expected:
+            raise CorruptData(
+                "the files have not as many rows as were written to them: another process changed them;"
+                " nothing is published, run again",
+                path=self.table(name),
+                expected=f"{expected:,} rows",
+                found=f"{found:,}",
+            )
+
+
+def _count(path: Path) -> int:
+    """Return how many rows a Parquet file has, by its footer."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
 
 
 def _sync_directory(path: Path) -> None:
