@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.formats.taskflux.generation import Generation
 from support.directories import build
+from support.table_runs import begun_elsewhere
 
 MAIN = "import sys; sys.argv[0] = 'penstock'\nfrom penstock.cli.main import main; main()"
 
@@ -45,6 +47,17 @@ def test_what_is_wrong_is_said_at_once(
     assert "Traceback" not in done.stderr
     assert "Spark" not in done.stderr, "it was not started"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_beside_another_is_refused_and_names_the_holder_of_the_lock(tmp_path: Path) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    with begun_elsewhere(tmp_path / "out") as (process, staging):
+        done = penstock("pipeline", "run", "--in", "node", "--out", "out", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        (said,) = done.stderr.splitlines()
+        assert f"process {process.pid} on host {platform.node()}" in said
+        assert "Spark" not in said, "it was not started"
+        assert staging.is_dir()
 
 
 @pytest.mark.heavy  # a Java of its own; the README's blocks run the same command

@@ -52,14 +52,14 @@ def test_two_threads_publish_into_one_directory_and_one_is_refused(tmp_path: Pat
     ready, tried = threading.Barrier(count), threading.Barrier(count)
 
     def attempt(rows: int) -> int | None:
-        ready.wait()
+        ready.wait(30)
         try:
             staging = Store(out).begin()
         except DirectoryLocked:
-            tried.wait()
+            tried.wait(30)
             return None
         with staging:
-            tried.wait()
+            tried.wait(30)
             write(staging, "tasks", "a.parquet", rows)
             staging.commit({}, {"tasks": rows})
         return rows
