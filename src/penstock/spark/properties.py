@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.spark import arrow
 from penstock.spark.columns import Table, schema_of
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+
+RECORD: Final = "record"
+"""The property that holds an entry's bytes, in hexadecimal, where its other columns do not tell all of them."""
 
 
 class Property(NamedTuple):

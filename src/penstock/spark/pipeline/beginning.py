@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 NOTES_SCHEMA: Final = (
     "source string, offset long, kind string, number long, name string, last_id long,"
-    " next_number long, ids array<long>, attempts array<long>"
+    " next_number long, lease_ms long, attempts_max long, dead_letter long, ids array<long>,"
+    " attempts array<long>"
 )
 NEXT_NUMBERS_SCHEMA: Final = "source string, next_number long"
 
@@ -133,7 +134,18 @@ def _decode_notes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
     kinds = {"kind": pa.string(), "name": pa.string()}
     lists = {"ids": pa.list_(pa.int64()), "attempts": pa.list_(pa.int64())}
-    names = ("source", "offset", "kind", "number", "name", "last_id", "next_number", *lists)
+    options = ("lease_ms", "attempts_max", "dead_letter")
+    names = (
+        "source",
+        "offset",
+        "kind",
+        "number",
+        "name",
+        "last_id",
+        "next_number",
+        *options,
+        *lists,
+    )
     types = kinds | lists | {"source": pa.string()}
     schema = pa.schema([(name, types.get(name, pa.int64())) for name in names])
     for batch in batches:
@@ -156,6 +168,9 @@ def _fields(note: notes.Note) -> dict[str, Any]:
                 "number": note.number,
                 "name": note.name,
                 "last_id": note.last_id,
+                "lease_ms": note.lease_ms,
+                "attempts_max": note.attempts_max,
+                "dead_letter": note.dead_letter,
             }
         case notes.Ids():
             return {"kind": "ids", "number": note.queue, "ids": list(note.ids)}

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.spark.properties import RECORD
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -127,8 +129,9 @@ def lives_of(before: DataFrame, changes: Changes, next_numbers: DataFrame) -> Da
 
     ``next_numbers`` has, for each source, the number of the queue that it creates next; ``last_id`` is that of before.
     """
+    policy = F.map_filter("properties", lambda name, _: name != RECORD)
     births = changes.of("create", "delete").select(
-        "source", "queue", "log_index", "op", F.col("properties").alias("policy")
+        "source", "queue", "log_index", "op", policy.alias("policy")
     )
     in_order = Window.partitionBy("source").orderBy("log_index")
     # The default queue keeps its number: deleting it means its tasks.

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.errors import InvalidValue
 from penstock.spark.pipeline import tables, unlogged
+from penstock.spark.pipeline.audit import compare
 from penstock.spark.pipeline.beginning import (
     NEXT_NUMBERS_SCHEMA,
     Beginning,
@@ -524,12 +525,13 @@ class _Work:
         )
         kept = self._kept("spans").join(F.broadcast(current), ["source", "path"])
         self._write(tables.gaps(kept, starts), "gaps")
-        ends = self._small(
-            [(source.name, self.progress[source.name].index) for source in self._logged],
-            "source string, end long",
-        )
-        compared = tables.divergence(entries, ends)
-        self._write(compared if replicas else compared.limit(0), "divergence")
+        ends = {source.name: self.progress[source.name].index for source in self._logged}
+        if replicas:
+            compared = compare(self._spark, self._logged, entries, ends)
+        else:
+            table = self._small(list(ends.items()), "source string, end long")
+            compared = tables.divergence(entries, table).limit(0)
+        self._write(compared, "divergence")
         for path in self._staged:
             shutil.rmtree(path)
 

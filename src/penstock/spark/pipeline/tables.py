@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.spark.columns import Op
+from penstock.spark.properties import RECORD
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 BUCKET: Final = 1024
 """Entries in a bucket of ``depth`` and ``throughput``: fixed, so that counts of two runs can be added."""
@@ -204,6 +207,10 @@ def gaps(spans: DataFrame, starts: DataFrame) -> DataFrame:
     )
 
 
+CONTENT: Final = ("op", "queue", "key", "task_id", "payload", "properties")
+"""The whole of a record: no bit of an entry changes without one of these (tests/spark/test_whole_records.py)."""
+
+
 def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
     """Return entries in which a replica of a log differs from most others, up to the lowest index that all have committed.
 
@@ -211,18 +218,13 @@ def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
     """
     lowest = ends.agg(F.min("end").alias("lowest"))
     whole = entries.where("kind = 'entry' and status = 'ok' and log_index is not null")
-    told = (
+    records = (
         whole.crossJoin(F.broadcast(lowest))
         .where("log_index <= lowest")
-        .select(
-            "log_index",
-            "source",
-            "term",
-            F.xxhash64("op", "queue", "key", "task_id", "payload").alias("checksum"),
-        )
+        .select("log_index", "source", "term", *CONTENT, _checksum().alias("checksum"))
     )
     differing = (
-        told.groupBy("log_index")
+        records.groupBy("log_index")
         .agg(
             F.min("term").alias("low_term"),
             F.max("term").alias("high_term"),
@@ -232,34 +234,103 @@ def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
         .where("low_term != high_term or low != high")
         .select("log_index")
     )
-    ones = told.join(F.broadcast(differing), "log_index")
-    variants = ones.groupBy("log_index", "term", "checksum").agg(
-        F.count("*").alias("count"), F.min("source").alias("source")
+    return _minority(records.join(F.broadcast(differing), "log_index"), "log_index")
+
+
+def state_divergence(states: DataFrame, sources: DataFrame, at: int) -> DataFrame:
+    """Return the queues and tasks in which a replica differs from most others after entry ``at``.
+
+    ``states`` has for each replica its queues and tasks (``op``), each with a ``place`` that it has in all replicas;
+    ``sources`` names the replicas.
+    """
+    records = states.select("source", "place", *CONTENT, _checksum().alias("checksum"))
+    by = ("op", "queue", "place")
+    counted = records.groupBy(*by).agg(
+        F.min("checksum").alias("low"),
+        F.max("checksum").alias("high"),
+        F.count("*").alias("copies"),
+    )
+    differing = (
+        counted.crossJoin(sources.agg(F.count("*").alias("replicas")))
+        .where("low != high or copies != replicas")
+        .select(*by)
+    )
+    everywhere = differing.crossJoin(F.broadcast(sources))
+    ones = everywhere.join(records, [*by, "source"], "left")
+    ones = ones.withColumn("log_index", F.lit(at).cast("long"))
+    return _minority(ones.withColumn("term", F.lit(None).cast("long")), *by)
+
+
+def _checksum() -> Column:
+    """Return a number that differs if anything in a record does."""
+    # A hash passes over nulls, and knows no order of a map.
+    properties = F.array_sort(F.map_entries("properties"))
+    content = [properties if name == "properties" else F.col(name) for name in CONTENT]
+    return F.xxhash64(*[part for one in content for part in (one.isNull(), one)])
+
+
+def _minority(ones: DataFrame, *by: str) -> DataFrame:
+    """Return those of some records that are not as most others at the same place are."""
+    variants = ones.groupBy(*by, "term", "checksum").agg(
+        F.count("*").alias("count"),
+        F.min("source").alias("source"),
+        F.min_by(F.struct(*CONTENT), "source").alias("content"),
     )
     # What most of them have is taken for right, and the first of equals: a person decides.
-    chosen = variants.groupBy("log_index").agg(
+    chosen = variants.groupBy(*by).agg(
         F.min_by(
-            F.struct("source", "term", "checksum"), F.struct(-F.col("count"), F.col("source"))
+            F.struct("source", "term", "checksum", "content"),
+            F.struct(-F.col("count"), F.col("source")),
         ).alias("other")
     )
-    most = chosen.select(
-        "log_index",
-        F.col("other.source").alias("other_source"),
-        F.col("other.term").alias("other_term"),
-        F.col("other.checksum").alias("other_checksum"),
+    is_same = F.col("term").eqNullSafe(F.col("other.term")) & F.col("checksum").eqNullSafe(
+        F.col("other.checksum")
     )
-    reason = F.when(F.col("term") != F.col("other_term"), "another term").otherwise("another entry")
     return (
-        ones.join(most, "log_index")
-        .where("term != other_term or checksum != other_checksum")
+        ones.join(chosen, list(by))
+        .where(~is_same)
         .select(
             "log_index",
             "source",
+            "queue",
             "term",
             "checksum",
-            "other_source",
-            "other_term",
-            "other_checksum",
-            reason.alias("reason"),
+            F.col("other.source").alias("other_source"),
+            F.col("other.term").alias("other_term"),
+            F.col("other.checksum").alias("other_checksum"),
+            _difference().alias("reason"),
+        )
+    )
+
+
+def _difference() -> Column:
+    """Return what a record is, and in which of its fields it differs from the other one."""
+    record = (
+        F.when(F.col("op") == Op.QUEUE, "the queue")
+        .when(F.col("op") == Op.TASK, "a task")
+        .otherwise("the entry")
+    )
+    fields = ["term", *(name for name in CONTENT if name != "properties")]
+    others = {
+        name: F.col("other.term" if name == "term" else f"other.content.{name}") for name in fields
+    }
+    changed = [F.when(~F.col(n).eqNullSafe(other), F.lit(n)) for n, other in others.items()]
+    nothing = F.create_map().cast("map<string,string>")
+    here = F.coalesce("properties", nothing)
+    there = F.coalesce("other.content.properties", nothing)
+    named = F.filter(
+        F.array_union(F.map_keys(here), F.map_keys(there)),
+        lambda name: (
+            (name != RECORD) & ~F.element_at(here, name).eqNullSafe(F.element_at(there, name))
+        ),
+    )
+    names = F.concat_ws(", ", *changed, named)
+    return (
+        F.when(F.col("checksum").isNull(), F.concat(record, F.lit(" is missing")))
+        .when(F.col("other.checksum").isNull(), F.concat(record, F.lit(" is in no other source")))
+        .otherwise(
+            F.concat(
+                record, F.lit(" differs in "), F.when(names == "", "its bytes").otherwise(names)
+            )
         )
     )

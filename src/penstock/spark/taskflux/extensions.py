@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.formats.taskflux.commands import decode_command
@@ -12,7 +12,7 @@ from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import CreateCommand, CreateQueue, Policy
 from penstock.spark.columns import Op
-from penstock.spark.properties import Property, hexadecimal, properties
+from penstock.spark.properties import RECORD, Property, hexadecimal, properties
 from penstock.tools.rows import policy_fields
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "extension_properties",
     "policy_properties",
     "properties",
+    "record_property",
 ]
 
 _CODES: Final[Mapping[Verdict, int]] = {
@@ -134,6 +135,15 @@ def policy_properties(creates: Iterable[tuple[int, bytes]], contents: Contents) 
         )
         for name, said in found.items()
     ]
+
+
+def record_property(creates: Sequence[tuple[int, bytes]]) -> Property:
+    """Return the bytes of entries that create queues: several spellings of a policy may mean the same."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows = np.array([row for row, _ in creates], dtype=np.int64)
+    return Property(RECORD, rows, pa.array([data.hex() for _, data in creates], pa.string()))
 
 
 def _policy(payload: bytes, contents: Contents) -> Policy:

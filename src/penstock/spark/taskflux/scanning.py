@@ -411,6 +411,7 @@ class Builder:
         ]
         found = extensions.extension_properties(rows.extensions, rows.extension)
         found += extensions.policy_properties(creates, contents)
+        found.append(extensions.record_property(creates))
         return extensions.properties(found, len(rows))
 
 
