@@ -62,7 +62,7 @@ def main(spark: SparkSession, copies: list[str]) -> int:
     for row in divergence:
         one, other = Path(row["source"]).name, Path(row["other_source"]).name
         print(
-            f"divergence: entry {row['log_index']} of {one} is not that of {other}: {row['reason']}"
+            f"divergence: {one} after entry {row['log_index']} is not as {other}: {row['reason']}"
         )
     print("all is well" if not (damage or gaps or divergence) else "the copies need a look")
     return len(damage) + len(gaps) + len(divergence)

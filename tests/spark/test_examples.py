@@ -64,7 +64,7 @@ def test_the_audit_tells_the_flipped_bit_and_the_other_entry(
         r"damage: entry (\d+) in two/data/log/\d+\.log, byte \d+: (\S+)", lines[1]
     )
     other = re.fullmatch(
-        r"divergence: entry (\d+) of three is not that of one: another entry", lines[2]
+        r"divergence: three after entry (\d+) is not as one: the entry differs in payload", lines[2]
     )
     assert damage is not None
     assert other is not None

@@ -308,7 +308,8 @@ def audit(
 ) -> None:
     """Check copies of one log: each for damage and gaps, and one against the other.
 
-    Prints what is wrong as rows, nothing if all is well. Entries are compared up to the last that all have.
+    Prints what is wrong as rows, nothing if all is well. Entries are compared whole, up to the last that all have;
+    queues and tasks where a snapshot has replaced entries.
 
     \b
     Examples:

@@ -138,7 +138,7 @@ def test_an_audit_finds_damage_gaps_and_replicas_that_differ(
         "three", 2, "bad-checksum"
     )  # fmt: skip
     (differing,) = found.divergence.collect()
-    assert (differing["log_index"], differing["reason"]) == (7, "another entry")
+    assert (differing["log_index"], differing["reason"]) == (7, "the entry differs in payload")
     assert Path(differing["source"]).name == "four"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ def test_two_runs_at_once_do_not_publish_doubled_rows(spark: SparkSession, tmp_p
                 futures.append(pool.submit(second))
                 wrote.wait(WAIT_S)
 
-        futures = []
+        futures: list[Future[None]] = []
         try:
             first = run(spark, [str(source)], out, say=say)
         finally:

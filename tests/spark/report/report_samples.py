@@ -270,7 +270,7 @@ def bad_day(*, entries: int = 6_000) -> tuple[dict[str, pa.Table], Facts]:
     )  # fmt: skip
     tables["divergence"] = rows_table(
         "divergence",
-        [{"log_index": 1500 + i, "source": names[0], "term": 4, "checksum": 0x1F00BA47 + i, "other_source": names[1],
+        [{"log_index": 1500 + i, "source": names[0], "queue": ("orders", "", None, "mail")[i], "term": 4, "checksum": 0x1F00BA47 + i, "other_source": names[1],
           "other_term": 5 if i else 4, "other_checksum": 0x77AC0111 + i * 0x1234567,
           "reason": "same index, other content" if not i else "same index, other term"} for i in range(4)],
     )  # fmt: skip

@@ -220,6 +220,7 @@ def _divergence(inputs: Inputs, facts: Facts) -> Finding:
         table=table(
             [
                 Column(name="Index", is_number=True), Column(name="Source", class_="path"),
+                Column(name="Queue", class_="path"),
                 Column(name="Term", is_number=True), Column(name="Checksum", is_number=True),
                 Column(name="Other source", class_="path"), Column(name="Other term", is_number=True),
                 Column(name="Other checksum", is_number=True), Column(name="Reason", class_="prose"),
@@ -237,6 +238,7 @@ def _divergence_row(row: dict[str, Any]) -> list[str]:
     return [
         units.exact(row["log_index"]),
         name_of(row["source"], empty=units.NONE),
+        units.NONE if row["queue"] is None else name_of(row["queue"]),
         compared("term", units.exact(row["term"])),
         compared("checksum", _checksum(row["checksum"])),
         name_of(row["other_source"] or "", empty=units.NONE),

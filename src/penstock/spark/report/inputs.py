@@ -47,8 +47,8 @@ COLUMNS: Final[dict[str, dict[str, pa.DataType]]] = {
     },
     "gaps": {"source": _TEXT, "path": _TEXT, "expected": _NUMBER, "found": _NUMBER, "reason": _TEXT},
     "divergence": {
-        "log_index": _NUMBER, "source": _TEXT, "term": _NUMBER, "checksum": _NUMBER, "other_source": _TEXT,
-        "other_term": _NUMBER, "other_checksum": _NUMBER, "reason": _TEXT,
+        "log_index": _NUMBER, "source": _TEXT, "queue": _TEXT, "term": _NUMBER, "checksum": _NUMBER,
+        "other_source": _TEXT, "other_term": _NUMBER, "other_checksum": _NUMBER, "reason": _TEXT,
     },
 }  # fmt: skip
 """Every table that the page knows. A column that a table lacks is null throughout, one too many is passed over."""
