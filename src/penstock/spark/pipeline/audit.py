@@ -82,9 +82,8 @@ def compare(
     states = _states(spark, sources, at)
     if len(states) < 2:
         return found
-    names = small_table(spark, [(name,) for name in states], "source string")
     rows = reduce(lambda one, other: one.unionByName(other), states.values())
-    return found.unionByName(tables.state_divergence(rows, names, at))
+    return found.unionByName(tables.state_divergence(rows, sorted(states), at))
 
 
 def _states(spark: SparkSession, sources: Sequence[Source], at: int) -> dict[str, DataFrame]:

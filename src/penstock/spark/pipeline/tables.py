@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -234,31 +235,65 @@ def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
         .where("low_term != high_term or low != high")
         .select("log_index")
     )
-    return _minority(records.join(F.broadcast(differing), "log_index"), "log_index")
+    return _minority(records.join(F.broadcast(differing), "log_index"))
 
 
-def state_divergence(states: DataFrame, sources: DataFrame, at: int) -> DataFrame:
+def state_divergence(states: DataFrame, sources: Sequence[str], at: int) -> DataFrame:
     """Return the queues and tasks in which a replica differs from most others after entry ``at``.
 
-    ``states`` has for each replica its queues and tasks (``op``), each with a ``place`` that it has in all replicas;
-    ``sources`` names the replicas.
+    ``states`` has for each of the ``sources`` its queues and tasks (``op``), each with a ``place`` that it has in all
+    of them. It is costly, so it is read once: all copies of a record come together in one row.
     """
-    records = states.select("source", "place", *CONTENT, _checksum().alias("checksum"))
-    by = ("op", "queue", "place")
-    counted = records.groupBy(*by).agg(
-        F.min("checksum").alias("low"),
-        F.max("checksum").alias("high"),
-        F.count("*").alias("copies"),
+    # Payloads are compared by a number: a row holds those of all replicas.
+    payload = F.xxhash64("payload").cast("string").cast("binary")
+    records = states.withColumn("payload", F.when(F.col("payload").isNotNull(), payload))
+    copy = F.struct("source", _checksum().alias("checksum"), F.struct(*CONTENT).alias("content"))
+    grouped = records.groupBy("op", "queue", "place").agg(F.collect_list(copy).alias("copies"))
+    every = F.transform(
+        F.array(*[F.lit(name) for name in sources]),
+        lambda name: F.struct(
+            name.alias("source"),
+            F.get(F.filter("copies", lambda one: one["source"] == name), F.lit(0)).alias("copy"),
+        ),
     )
-    differing = (
-        counted.crossJoin(sources.agg(F.count("*").alias("replicas")))
-        .where("low != high or copies != replicas")
-        .select(*by)
+    checksums = F.array_distinct(F.transform("every", lambda one: one["copy"]["checksum"]))
+    differing = grouped.withColumn("every", every).where(F.size(checksums) > 1)
+    ranks = F.transform(
+        "every",
+        lambda one: F.struct(
+            (-F.size(F.filter("every", lambda two: _is_alike(one["copy"], two["copy"])))).alias(
+                "rank"
+            ),
+            one["source"].alias("source"),
+        ),
     )
-    everywhere = differing.crossJoin(F.broadcast(sources))
-    ones = everywhere.join(records, [*by, "source"], "left")
-    ones = ones.withColumn("log_index", F.lit(at).cast("long"))
-    return _minority(ones.withColumn("term", F.lit(None).cast("long")), *by)
+    most = F.array_min(ranks)["source"]
+    chosen = differing.withColumn("most", most).withColumn(
+        "most", F.get(F.filter("every", lambda one: one["source"] == F.col("most")), F.lit(0))
+    )
+    ones = chosen.withColumn("one", F.explode("every"))
+    nothing = F.lit(None).cast("long")
+    return _reported(
+        ones.select(
+            F.lit(at).cast("long").alias("log_index"),
+            F.col("one.source").alias("source"),
+            nothing.alias("term"),
+            "op",
+            "queue",
+            *[F.col(f"one.copy.content.{name}").alias(name) for name in CONTENT[2:]],
+            F.col("one.copy.checksum").alias("checksum"),
+            F.struct(
+                F.col("most.source").alias("source"),
+                nothing.alias("term"),
+                F.col("most.copy.checksum").alias("checksum"),
+                F.col("most.copy.content").alias("content"),
+            ).alias("other"),
+        )
+    )
+
+
+def _is_alike(one: Column, other: Column) -> Column:
+    return one["checksum"].eqNullSafe(other["checksum"])
 
 
 def _checksum() -> Column:
@@ -269,37 +304,38 @@ def _checksum() -> Column:
     return F.xxhash64(*[part for one in content for part in (one.isNull(), one)])
 
 
-def _minority(ones: DataFrame, *by: str) -> DataFrame:
-    """Return those of some records that are not as most others at the same place are."""
-    variants = ones.groupBy(*by, "term", "checksum").agg(
+def _minority(ones: DataFrame) -> DataFrame:
+    """Return those of some entries that are not as most others of the same index are."""
+    variants = ones.groupBy("log_index", "term", "checksum").agg(
         F.count("*").alias("count"),
         F.min("source").alias("source"),
         F.min_by(F.struct(*CONTENT), "source").alias("content"),
     )
     # What most of them have is taken for right, and the first of equals: a person decides.
-    chosen = variants.groupBy(*by).agg(
+    chosen = variants.groupBy("log_index").agg(
         F.min_by(
             F.struct("source", "term", "checksum", "content"),
             F.struct(-F.col("count"), F.col("source")),
         ).alias("other")
     )
+    return _reported(ones.join(chosen, "log_index"))
+
+
+def _reported(ones: DataFrame) -> DataFrame:
+    """Return the rows of records that differ from the ``other`` one that they are compared with."""
     is_same = F.col("term").eqNullSafe(F.col("other.term")) & F.col("checksum").eqNullSafe(
         F.col("other.checksum")
     )
-    return (
-        ones.join(chosen, list(by))
-        .where(~is_same)
-        .select(
-            "log_index",
-            "source",
-            "queue",
-            "term",
-            "checksum",
-            F.col("other.source").alias("other_source"),
-            F.col("other.term").alias("other_term"),
-            F.col("other.checksum").alias("other_checksum"),
-            _difference().alias("reason"),
-        )
+    return ones.where(~is_same).select(
+        "log_index",
+        "source",
+        "queue",
+        "term",
+        "checksum",
+        F.col("other.source").alias("other_source"),
+        F.col("other.term").alias("other_term"),
+        F.col("other.checksum").alias("other_checksum"),
+        _difference().alias("reason"),
     )
 
 
