@@ -341,9 +341,10 @@ def _reported(ones: DataFrame) -> DataFrame:
 
 def _difference() -> Column:
     """Return what a record is, and in which of its fields it differs from the other one."""
+    task_id = F.coalesce("task_id", "other.content.task_id")
     record = (
         F.when(F.col("op") == Op.QUEUE, "the queue")
-        .when(F.col("op") == Op.TASK, "a task")
+        .when(F.col("op") == Op.TASK, F.concat_ws(" ", F.lit("task"), task_id))
         .otherwise("the entry")
     )
     fields = ["term", *(name for name in CONTENT if name != "properties")]
@@ -363,7 +364,10 @@ def _difference() -> Column:
     names = F.concat_ws(", ", *changed, named)
     return (
         F.when(F.col("checksum").isNull(), F.concat(record, F.lit(" is missing")))
-        .when(F.col("other.checksum").isNull(), F.concat(record, F.lit(" is in no other source")))
+        .when(
+            F.col("other.checksum").isNull(),
+            F.concat(record, F.lit(" is missing in the other source")),
+        )
         .otherwise(
             F.concat(
                 record, F.lit(" differs in "), F.when(names == "", "its bytes").otherwise(names)
