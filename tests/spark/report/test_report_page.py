@@ -147,7 +147,13 @@ def test_everything_wrong_is_listed(bad_page: Page) -> None:
     )
     assert len(bad_page.tables["Damage"]) == 9
     assert bad_page.tables["Gaps"][0][2:5] == ["1931", "2048", "117"]
-    assert bad_page.tables["Divergence"][0][:4] == ["1500", "/srv/node-a", "4", "1f00ba47"]
+    assert bad_page.tables["Divergence"][0][:5] == [
+        "1500",
+        "/srv/node-a",
+        "orders",
+        "4",
+        "1f00ba47",
+    ]
     assert [row[1].split(" ", 2)[1] for row in bad_page.tables["Sources"]] == ["3", "3", "3"]
 
 
