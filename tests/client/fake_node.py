@@ -44,6 +44,8 @@ class Peer:
     subscriptions: dict[int, v2.Subscribe] = field(default_factory=dict)
     waiting: dict[int, v2.Dequeue] = field(default_factory=dict)
     by_token: dict[int, int] = field(default_factory=dict)  # token to subscription
+    started: set[int] = field(default_factory=set)  # tokens
+    acked: set[int] = field(default_factory=set)  # tokens whose ack was announced
 
 
 class FakeNode:
@@ -109,7 +111,7 @@ class FakeNode:
                 peer.subscriptions.clear()
                 peer.waiting.clear()
                 for token in list(peer.leases):
-                    self._return(peer, token)
+                    self._end_lease(peer, token)
                 self._send(peer, [(number, failed) for number in ended])
 
     def share(self, other: FakeNode) -> None:
@@ -181,7 +183,7 @@ class FakeNode:
             peer.sock.shutdown(socket.SHUT_RDWR)
         peer.sock.close()
         for token in list(peer.leases):
-            self._return(peer, token)
+            self._end_lease(peer, token)
         self._deliver()
         self.changed.notify_all()
 
@@ -196,6 +198,9 @@ class FakeNode:
             if drop is not None and not drop[2]:
                 raise OSError("dropped before")
             answer = self.script(request)
+            if isinstance(request, v2.Start):
+                self._start(peer, request)
+                return
             answers = [(number, answer)] if answer else self._answer(peer, number, request)
             if drop is not None:
                 raise OSError("dropped after")
@@ -211,6 +216,7 @@ class FakeNode:
     # --- what requests do ---
 
     def _answer(self, peer: Peer, number: int, request: Request) -> Answers:
+        assert not isinstance(request, v2.Start)
         is_for_leader = not isinstance(request, v2.Ping | v2.Node | v2.Read | v2.Cluster)
         if self.refuses is not None and is_for_leader:
             return [(number, self.refuses)]
@@ -224,7 +230,7 @@ class FakeNode:
                 return [(number, v2.Ok())]
             case v2.Node():
                 return [(number, NODE)]
-            case v2.Ack() | v2.Nack() | v2.Extend():
+            case v2.Ack() | v2.Nack() | v2.Release() | v2.Extend():
                 return [(number, self._settle(peer, request))]
             case v2.Read():
                 return [(number, self._read(request))]
@@ -235,6 +241,9 @@ class FakeNode:
             case v2.Unsubscribe():
                 if peer.subscriptions.pop(request.subscription, None) is None:
                     return [(number, v2.Failed(v2.Failure.INVALID, "no subscription"))]
+                for token in [*peer.leases]:
+                    if peer.by_token[token] == request.subscription and token not in peer.started:
+                        self._end_lease(peer, token)
                 return [(number, v2.Ok())]
         assert request.queue is not None
         queue = self.queues.get(request.queue)
@@ -293,13 +302,12 @@ class FakeNode:
         for token, task in zip(tokens, taken, strict=True):
             peer.leases[token] = (queue.create.queue, task)
             peer.by_token[token] = by
-            queue.attempts[task[1]] = queue.attempts.get(task[1], 0) + 1
         return v2.Delivered(
             tokens[0] if tokens else 0,
             lease_ms or queue.create.lease_ms or 60_000,
             [task[1] for task in taken],
             [task[0] for task in taken],
-            [queue.attempts[task[1]] for task in taken],
+            [queue.attempts.get(task[1], 0) + 1 for task in taken],
             [task[2] for task in taken],
         )
 
@@ -320,20 +328,34 @@ class FakeNode:
                     delivered = self._lease(peer, queue, room, request.lease_ms, by=number)
                     self._send(peer, [(number, delivered)])
 
-    def _settle(self, peer: Peer, request: v2.Ack | v2.Nack | v2.Extend) -> Answer:
+    def _start(self, peer: Peer, request: v2.Start) -> None:
+        peer.started.update(request.tokens)
+        peer.acked.update(request.acked)
+
+    def _settle(self, peer: Peer, request: v2.Ack | v2.Nack | v2.Release | v2.Extend) -> Answer:
         lost = [token for token in request.tokens if token not in peer.leases]
         for token in request.tokens:
-            if token in peer.leases and isinstance(request, v2.Nack):
-                self._return(peer, token)
+            if token in peer.leases and isinstance(request, v2.Nack | v2.Release):
+                self._return(peer, token, is_attempt=isinstance(request, v2.Nack))
             elif isinstance(request, v2.Ack):
                 peer.leases.pop(token, None)
         return v2.Settled(lost)
 
-    def _return(self, peer: Peer, token: int) -> None:
+    def _return(self, peer: Peer, token: int, *, is_attempt: bool) -> None:
         name, task = peer.leases.pop(token)
-        if name in self.queues:
-            self.queues[name].tasks.append(task)
-            self.queues[name].tasks.sort()
+        queue = self.queues.get(name)
+        if queue is not None:
+            queue.tasks.append(task)
+            queue.tasks.sort()
+            queue.attempts[task[1]] = queue.attempts.get(task[1], 0) + is_attempt
+
+    def _end_lease(self, peer: Peer, token: int) -> None:
+        """End a lease that nobody settled."""
+        if token in peer.acked:
+            del peer.leases[token]
+        else:
+            is_prefetched = bool(peer.by_token[token]) and token not in peer.started
+            self._return(peer, token, is_attempt=not is_prefetched)
 
     def _peek(self, queue: FakeQueue, count_max: int) -> Answer:
         tasks = queue.tasks[:count_max]

@@ -139,14 +139,14 @@ def test_a_subscription_is_answered_until_its_unsubscribe_is() -> None:
         connection.receive(delivered)
 
 
-def test_tasks_for_an_abandoned_request_are_given_back() -> None:
+def test_tasks_for_an_abandoned_request_are_released() -> None:
     connection = greeted()
     number, _ = connection.send(v2.Dequeue(QUEUE))
     connection.abandon(number)
     assert connection.receive(v2.encode_answer(DELIVERED, number)) == []
-    back = connection.give_back()
-    assert v2.decode_request(back[4], back[9:]) == v2.Nack((7, 8))
-    assert connection.give_back() == b""
+    back = connection.release_unclaimed()
+    assert v2.decode_request(back[4], back[9:]) == v2.Release((7, 8))
+    assert connection.release_unclaimed() == b""
     answer = v2.encode_answer(v2.Settled(), int.from_bytes(back[5:9], "big"))
     assert connection.receive(answer) == []
     assert connection.outstanding_count == 0

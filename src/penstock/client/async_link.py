@@ -13,7 +13,7 @@ from penstock.client.link import next_connection
 from penstock.client.nodes import Nodes
 from penstock.client.transport import lost, prepare, reason_of, unreachable
 from penstock.errors import ConnectionFailed, ConnectionLost, Unreachable
-from penstock.protocol.version2 import Failed, Request
+from penstock.protocol.version2 import Failed, Request, Start
 
 _WATCH: Final = 0.25
 """How often, as a part of the timeout, it is looked whether the node is silent for too long."""
@@ -90,16 +90,28 @@ class AsyncLink(asyncio.Protocol):
 
     def send(self, request: Request, patience: float | None) -> AsyncTicket:
         """Send a request with the others of this turn of the loop. Raises ``Unreachable`` if too late."""
-        if self.error is not None:
-            raise Unreachable(str(self.error)) from self.error
-        if self.is_retired:
-            raise Unreachable("left for another node")
+        self._check_usable()
         number, data = self._core.send(request)
         ticket = self._tickets[number] = AsyncTicket(self, number, patience)
         self._write(data)
         if self._watch is None and patience is not None:
             self._watch = self._loop.call_later(self._timeout * _WATCH, self._look)
         return ticket
+
+    def start(self, start: Start) -> None:
+        """Report started tasks at once. Raises ``Unreachable`` if too late.
+
+        The system has the bytes when this returns, or when ``wait_for_room`` does: the transport holds nothing back.
+        """
+        self._check_usable()
+        self._out.append(self._core.start(start))
+        self._flush()
+
+    def _check_usable(self) -> None:
+        if self.error is not None:
+            raise Unreachable(str(self.error)) from self.error
+        if self.is_retired:
+            raise Unreachable("left for another node")
 
     def _write(self, data: bytes) -> None:
         self._out.append(data)
@@ -112,7 +124,7 @@ class AsyncLink(asyncio.Protocol):
         self._out.clear()
 
     async def wait_for_room(self) -> None:
-        """Wait while the transport holds more than it should."""
+        """Wait until the system has all that was written."""
         if self._room is not None:
             await asyncio.shield(self._room)
 
@@ -179,13 +191,15 @@ class AsyncLink(asyncio.Protocol):
         # Not checked: uvloop's transports quack like asyncio's and do not inherit from them.
         self._transport = cast("asyncio.Transport", transport)
         prepare(transport.get_extra_info("socket"))
+        # The transport tries to send at once, in uvloop's loop too, and says so if it could not.
+        self._transport.set_write_buffer_limits(high=0)
         self._transport.write(self._core.greet())
 
     def data_received(self, data: bytes) -> None:
         self._heard = time.monotonic()
         try:
             answers = self._core.receive(data)
-            owed = self._core.give_back()
+            owed = self._core.release_unclaimed()
         except ConnectionFailed as error:
             self.fail(error)
             return

@@ -37,8 +37,6 @@ class AsyncPort(Protocol):
 
     async def unsubscribe(self, ticket: AsyncTicket) -> None: ...
 
-    async def nack(self, given: Iterable[Delivery]) -> None: ...
-
 
 class AsyncSubscription:
     """Tasks of a queue as they come: ``async for``, ack each, leave the ``async with``.
@@ -68,7 +66,9 @@ class AsyncSubscription:
                 raise StopAsyncIteration
             task = state.hand_out(time.monotonic())
             if task is not None:
-                return task
+                if await self._start(task):
+                    return task
+                continue
             state.check()
             ticket = self._ticket or await self._renew(None)
             state.waiting_count += 1
@@ -79,6 +79,22 @@ class AsyncSubscription:
             finally:
                 state.waiting_count -= 1
             await self._gather(ticket)
+
+    async def _start(self, task: Delivery) -> bool:
+        """Tell the node that a task is started, and return whether user code may have it."""
+        assert self._ticket is not None
+        link = self._ticket.link
+        try:
+            link.start(self._state.report(task))
+        except Unreachable:
+            self._state.drop_tasks()  # their leases are over
+            return False
+        try:
+            await link.wait_for_room()
+        except asyncio.CancelledError:
+            self._state.put_back(task)
+            raise
+        return link.error is None
 
     async def _gather(self, ticket: AsyncTicket) -> None:
         """Take what the connection brought; if it broke, subscribe anew."""
@@ -156,7 +172,7 @@ class AsyncSubscription:
     # --- end ---
 
     async def close(self) -> None:
-        """End the subscription, give back what was not handed out, and ``flush``. Harmless when repeated.
+        """End the subscription, release what was not handed out, and ``flush``. Harmless when repeated.
 
         Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
         """
@@ -168,14 +184,10 @@ class AsyncSubscription:
     async def _unsubscribe(self, ticket: AsyncTicket) -> None:
         ticket.wake()
         # A connection that is gone has ended the subscription, and the leases with it.
-        with contextlib.suppress(ConnectionFailed, LeaseLost):
+        with contextlib.suppress(ConnectionFailed):
             await self._port.unsubscribe(ticket)
-            while ticket.answers:
-                self._state.receive(ticket.answers.popleft())
-            ticket.link.forget(ticket)
-            rest = self._state.take_tasks()
-            if rest:
-                await self._port.nack(rest)
+        ticket.link.forget(ticket)
+        self._state.drop_tasks()
 
     async def __aenter__(self) -> Self:
         if self._ticket is None:

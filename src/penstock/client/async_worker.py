@@ -107,6 +107,11 @@ class _AsyncCrew:
             is_done = True
         except Exception:  # noqa: BLE001 - whatever a task does, the next one gets its turn
             log.warning("task %d of queue %r failed", delivery.id, delivery.queue, exc_info=True)
+        except BaseException:
+            # Before the nack: else this run would be given the task once more.
+            with contextlib.suppress(ConnectionFailed, LeaseLost):
+                await subscription.close()
+            raise
         finally:
             if is_done:
                 await subscription.ack(delivery)

@@ -523,6 +523,3 @@ class _Port:
     async def unsubscribe(self, ticket: AsyncTicket) -> None:
         operation = self._operations.unsubscribe(ticket.number, ticket.connection)
         await self._client.run(operation)
-
-    async def nack(self, given: Iterable[Delivery]) -> None:
-        await self._client.nack(given)

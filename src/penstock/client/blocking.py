@@ -524,6 +524,3 @@ class _Port:
 
     def unsubscribe(self, ticket: Ticket) -> None:
         self._client.run(self._operations.unsubscribe(ticket.number, ticket.connection))
-
-    def nack(self, given: Iterable[Delivery]) -> None:
-        self._client.nack(given)

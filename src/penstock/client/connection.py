@@ -41,8 +41,10 @@ from penstock.protocol.version2 import (
     Purge,
     Purged,
     Read,
+    Release,
     Request,
     Settled,
+    Start,
     Stat,
     Stats,
     Subscribe,
@@ -60,7 +62,9 @@ FITTING: Final[dict[type[Request], tuple[type[Answer], ...]]] = {
     Dequeue: (Delivered,),
     Ack: (Settled,),
     Nack: (Settled,),
+    Release: (Settled,),
     Extend: (Settled,),
+    Start: (),
     Subscribe: (Ok, Delivered),
     Unsubscribe: (Ok,),
     Peek: (Peeked,),
@@ -118,6 +122,10 @@ class Connection:
         self.in_flight_size += len(data)
         return number, data
 
+    def start(self, start: Start) -> bytes:
+        """Return the bytes of a report of started tasks, which has no answer."""
+        return encode_request(start, 0)
+
     def _next_number(self) -> int:
         assert len(self._outstanding) < _NUMBERS - 1
         while True:
@@ -126,7 +134,7 @@ class Connection:
                 return self._last
 
     def abandon(self, number: int) -> None:
-        """Wait no longer for a request; its answer is dropped, and tasks that it brings are given back."""
+        """Wait no longer for a request; its answer is dropped, and tasks that it brings are released."""
         if number in self._outstanding:
             self._abandoned.add(number)
 
@@ -146,12 +154,12 @@ class Connection:
             raise ProtocolBroken(f"the node sent bytes that mean nothing: {error}") from error
         return [(number, answer) for number, answer in answers if self._is_awaited(number, answer)]
 
-    def give_back(self) -> bytes:
-        """Return bytes to send that give back tasks which came for an abandoned request; mostly none."""
+    def release_unclaimed(self) -> bytes:
+        """Return bytes to send that release tasks which came for an abandoned request; mostly none."""
         if not self._unclaimed:
             return b""
         tokens, self._unclaimed = self._unclaimed[:BATCH_MAX], self._unclaimed[BATCH_MAX:]
-        number, data = self.send(Nack(tokens))
+        number, data = self.send(Release(tokens))
         self.abandon(number)
         return data
 

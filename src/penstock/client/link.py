@@ -17,7 +17,7 @@ from penstock.client.connection import Connection
 from penstock.client.effects import Exchange
 from penstock.client.transport import Transport, lost
 from penstock.errors import ConnectionFailed, ConnectionLost, Unreachable
-from penstock.protocol.version2 import Failed, Request
+from penstock.protocol.version2 import Failed, Request, Start
 
 _numbers: Final = itertools.count(1)
 """Numbers connections over the whole process: a delivery names the one that it came by."""
@@ -92,14 +92,23 @@ class Link:
     def send(self, request: Request, patience: float | None) -> Ticket:
         """Send a request. Raises ``Unreachable`` if that was tried too late, and ``ConnectionLost``."""
         with self.lock:
-            if self.error is not None:
-                raise Unreachable(str(self.error)) from self.error
-            if self.is_retired:
-                raise Unreachable("left for another node")
+            self._check_usable()
             number, data = self._core.send(request)
             ticket = self._tickets[number] = Ticket(self, number, patience)
         self._transmit(data)
         return ticket
+
+    def start(self, start: Start) -> None:
+        """Report started tasks; the system has the bytes when this returns. Raises as ``send``."""
+        with self.lock:
+            self._check_usable()
+        self._transmit(self._core.start(start))
+
+    def _check_usable(self) -> None:
+        if self.error is not None:
+            raise Unreachable(str(self.error)) from self.error
+        if self.is_retired:
+            raise Unreachable("left for another node")
 
     def look(self) -> None:
         """Notice, before something is sent, that a node has closed a connection that lay idle."""
@@ -208,7 +217,7 @@ class Link:
         self._heard = time.monotonic()
         try:
             answers = self._core.receive(data)
-            owed = self._core.give_back()
+            owed = self._core.release_unclaimed()
         except ConnectionFailed as error:
             self._fail(error)
             return

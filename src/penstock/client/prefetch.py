@@ -13,7 +13,7 @@ from penstock.client.effects import Exchange
 from penstock.client.failures import carry, failure, lease_lost
 from penstock.client.values import Delivery, deliveries
 from penstock.errors import LeaseLost, NotLeader, PenstockError, Unreachable
-from penstock.protocol.version2 import Delivered, Failed, Ok, Subscribe
+from penstock.protocol.version2 import Delivered, Failed, Ok, Start, Subscribe
 
 ACKS_MAX: Final = 100
 """Acks that are gathered into one request; they are durable only when it is answered."""
@@ -34,6 +34,7 @@ class Prefetch:
         self._acks_max = min(ACKS_MAX, max(1, request.prefetch // 2))
         self._tasks: deque[Delivery] = deque()  # delivered, not handed out
         self._acks: list[Delivery] = []  # given, not sent
+        self._announced = 0  # how many of them the node knows of by a report of started tasks
         self._lost: deque[Delivery] = deque(maxlen=LOST_MAX)  # not yet told
         self.lost_count = 0  # acks that came too late, since the beginning
         self.waiting_count = 0  # callers that wait for a task: nobody may come by to send acks
@@ -101,11 +102,23 @@ class Prefetch:
                 return task
         return None
 
-    def take_tasks(self) -> list[Delivery]:
-        """Return what was never handed out, to be given back."""
-        tasks = list(self._tasks)
+    def report(self, task: Delivery) -> Start:
+        """Return the report that a task is started, to be sent before user code receives it.
+
+        It announces the acks that are not sent yet: if the program ends now, their tasks are done all the same.
+        """
+        given = self._acks[self._announced :]
+        self._announced = len(self._acks)
+        acked = [each.token for each in given if each.connection == task.connection]
+        return Start((task.token,), acked)
+
+    def put_back(self, task: Delivery) -> None:
+        """Hand a task out later after all."""
+        self._tasks.appendleft(task)
+
+    def drop_tasks(self) -> None:
+        """Forget what was not handed out: the node has released it."""
         self._tasks.clear()
-        return tasks
 
     def disconnect(self) -> None:
         """Forget a broken connection: its leases are over."""
@@ -122,6 +135,7 @@ class Prefetch:
 
     def take_acks(self) -> list[Delivery]:
         acks, self._acks = self._acks, []
+        self._announced = 0
         return acks
 
     def note_lost(self, lost: Sequence[Delivery]) -> None:

@@ -44,9 +44,6 @@ class Port(Protocol):
     def unsubscribe(self, ticket: Ticket) -> None:
         """End a subscription. Raises ``ConnectionFailed``."""
 
-    def nack(self, given: Iterable[Delivery]) -> None:
-        """Give tasks back."""
-
 
 class Subscription:
     """Tasks of a queue as they come: iterate, ack each, leave the ``with``.
@@ -60,6 +57,8 @@ class Subscription:
         self._lock = threading.Lock()  # guards the next two
         self._state = Prefetch(request)
         self._ticket = port.subscribe(request, after=None, is_anew=True)
+        # Held while a task is handed out: the node hears that it is started before the subscription ends.
+        self._starting = threading.Lock()
         self._renewing = threading.Lock()  # held by the one thread that subscribes anew
         self._acking = threading.Lock()  # guards the requests of acks in flight
         self._acks: deque[tuple[Ticket, list[Delivery]]] = deque()
@@ -75,12 +74,10 @@ class Subscription:
         """Return the next task, waiting for it. Raises what the node refuses, and ``ConnectionFailed``."""
         state = self._state
         while True:
+            task = self._hand_out()
+            if task is not None:
+                return task
             with self._lock:
-                if state.is_closed:
-                    raise StopIteration
-                task = state.hand_out(time.monotonic())
-                if task is not None:
-                    return task
                 state.check()
                 ticket, acks = self._ticket, state.take_acks()
                 state.waiting_count += 1
@@ -91,6 +88,25 @@ class Subscription:
                 with self._lock:
                     state.waiting_count -= 1
             self._gather(ticket)
+
+    def _hand_out(self) -> Delivery | None:
+        """Return the next task that is here, once the node was told that it is started."""
+        state = self._state
+        with self._starting:
+            with self._lock:
+                if state.is_closed:
+                    raise StopIteration
+                task = state.hand_out(time.monotonic())
+                if task is None:
+                    return None
+                link, report = self._ticket.link, state.report(task)
+            try:
+                link.start(report)
+            except (ConnectionLost, Unreachable):
+                with self._lock:
+                    state.drop_tasks()  # their leases are over
+                return None
+            return task
 
     def _gather(self, ticket: Ticket) -> None:
         """Take what the connection brought; if it broke, subscribe anew."""
@@ -179,11 +195,11 @@ class Subscription:
     # --- end ---
 
     def close(self) -> None:
-        """End the subscription, give back what was not handed out, and ``flush``. Harmless when repeated.
+        """End the subscription, release what was not handed out, and ``flush``. Harmless when repeated.
 
         Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
         """
-        with self._lock:
+        with self._starting, self._lock:
             was_closed, self._state.is_closed = self._state.is_closed, True
             ticket = self._ticket
         if not was_closed and not self._state.is_refused:
@@ -193,15 +209,11 @@ class Subscription:
     def _unsubscribe(self, ticket: Ticket) -> None:
         ticket.link.wake(ticket)
         # A connection that is gone has ended the subscription, and the leases with it.
-        with contextlib.suppress(ConnectionFailed, LeaseLost):
+        with contextlib.suppress(ConnectionFailed):
             self._port.unsubscribe(ticket)
-            with self._lock:
-                for exchange in ticket.link.drain(ticket):
-                    self._state.receive(exchange)
-                rest = self._state.take_tasks()
-            ticket.link.forget(ticket)
-            if rest:
-                self._port.nack(rest)
+        ticket.link.forget(ticket)
+        with self._lock:
+            self._state.drop_tasks()
 
     def __enter__(self) -> Self:
         return self

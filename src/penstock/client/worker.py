@@ -181,6 +181,11 @@ class _Crew:
             is_done = True
         except Exception:
             log.warning("task %d of queue %r failed", delivery.id, delivery.queue, exc_info=True)
+        except BaseException:
+            # Before the nack: else this run would be given the task once more.
+            with contextlib.suppress(ConnectionFailed, LeaseLost):
+                subscription.close()
+            raise
         finally:
             if is_done:
                 subscription.ack(delivery)

@@ -35,7 +35,17 @@ class Owner:
 class Batch:
     """Leases given at one time to one owner: the task of token ``first + i`` is ``ids[i]``."""
 
-    __slots__ = ("_ended", "first", "ids", "open", "owner", "queue", "subscription")
+    __slots__ = (
+        "_ended",
+        "acked",
+        "first",
+        "ids",
+        "open",
+        "owner",
+        "queue",
+        "started",
+        "subscription",
+    )
 
     def __init__(
         self, queue: Queue, ids: Sequence[int], owner: Owner, subscription: object, first: int
@@ -47,6 +57,9 @@ class Batch:
         self.first = first
         self.open = len(ids)
         self._ended: set[int] = set()  # places of leases that have ended, while others have not
+        # Ids of tasks that user code received; None: all of them, because nobody prefetched them.
+        self.started: set[int] | None = None if subscription is None else set()
+        self.acked: set[int] = set()  # ids of tasks whose ack was announced and has not come yet
 
     def is_open(self, token: int) -> bool:
         return token - self.first not in self._ended
@@ -56,6 +69,20 @@ class Batch:
         if not self._ended:
             return list(tokens)
         return [token for token in tokens if token - self.first not in self._ended]
+
+    def pending_tokens(self) -> list[int]:
+        """Return the tokens of open leases without an announced ack: those that a deadline ends."""
+        if not self.acked:
+            return self.open_tokens()
+        ids, acked, first = self.ids, self.acked, self.first
+        return [token for token in self.open_tokens() if ids[token - first] not in acked]
+
+    def released_tokens(self) -> list[int]:
+        """Return the tokens of open leases whose tasks were not started."""
+        started, ids, first = self.started, self.ids, self.first
+        if started is None:
+            return []
+        return [token for token in self.open_tokens() if ids[token - first] not in started]
 
     def end(self, token: int) -> int:
         """End one lease that is open, and return its task's id."""
@@ -73,6 +100,20 @@ class Ended(NamedTuple):
     @property
     def queue(self) -> Queue:
         return self.batch.queue
+
+    def split(self) -> tuple[Ended, Ended, Ended]:
+        """Return what is acked, what counts an attempt, and what is released, each maybe of no task."""
+        batch, ids = self
+        acked = batch.acked
+        done = [task_id for task_id in ids if task_id in acked]
+        if done:
+            ids = [task_id for task_id in ids if task_id not in acked]
+        started = batch.started
+        if started is None:
+            return Ended(batch, done), Ended(batch, ids), Ended(batch, ())
+        attempted = [task_id for task_id in ids if task_id in started]
+        released = [task_id for task_id in ids if task_id not in started]
+        return Ended(batch, done), Ended(batch, attempted), Ended(batch, released)
 
 
 class Leases:
@@ -118,6 +159,17 @@ class Leases:
         if batch is None or token >= batch.first + len(batch.ids) or not batch.is_open(token):
             return None
         return batch if owner is None or batch.owner is owner else None
+
+    def start(self, tokens: Sequence[int], acked: Sequence[int], owner: Owner) -> None:
+        """Note which tasks user code received, and which acks are announced; other tokens mean nothing."""
+        for token in tokens:
+            batch = self.find(token, owner)
+            if batch is not None and batch.started is not None:
+                batch.started.add(batch.ids[token - batch.first])
+        for token in acked:
+            batch = self.find(token, owner)
+            if batch is not None:
+                batch.acked.add(batch.ids[token - batch.first])
 
     def settle(
         self, tokens: Sequence[int], owner: Owner | None = None
@@ -181,13 +233,25 @@ class Leases:
         return self.settle([token for batch in batches for token in batch.open_tokens()])[0]
 
     def expire(self, now_ms: int) -> list[Ended]:
-        """End the leases whose time has come, and return them."""
+        """End the leases whose time has come, and return them.
+
+        A lease whose ack was announced does not end by its deadline: user code is done with the task.
+        """
         tokens: list[int] = []
         for first in self._deadlines.take_due(now_ms):
-            open_tokens = self._batches[first].open_tokens()
-            tokens += [token for token in open_tokens if token not in self._extended]
-        tokens += self._extended.take_due(now_ms)
+            pending = self._batches[first].pending_tokens()
+            tokens += [token for token in pending if token not in self._extended]
+        for token in self._extended.take_due(now_ms):
+            batch = self.find(token)
+            assert batch is not None, "an extension ends with its lease"
+            if batch.ids[token - batch.first] not in batch.acked:
+                tokens.append(token)
         return self.settle(tokens)[0]
+
+    def end_released_of(self, owner: Owner, subscription: object) -> list[Ended]:
+        """End the leases of a subscription whose tasks were not started, and return them."""
+        batches = [each for each in owner.batches.values() if each.subscription is subscription]
+        return self.settle([token for batch in batches for token in batch.released_tokens()])[0]
 
     def next_deadline(self) -> int | None:
         """Return when the next lease ends, or ``None`` if none is out."""

@@ -257,6 +257,16 @@ class Deliveries(Books):
             subscription.out -= len(ended.ids)
             self.wake(subscription)
 
+    def start(self, caller: Caller, request: v2.Start) -> None:
+        """Note which tasks of a caller's subscriptions user code has received. It is not answered."""
+        self.leases.start(request.tokens, request.acked, caller)
+
+    def release(self, caller: Caller, number: int, request: v2.Release) -> None:
+        """Put tasks back that a caller gives up without an attempt."""
+        ended, lost = self._settle(caller, request.tokens)
+        self._put_back(ended)
+        caller.answer(number, v2.Settled(lost) if lost else operations.SETTLED)
+
     def nack(self, caller: Caller, number: int, request: v2.Nack) -> None:
         if not self._may_move(caller, request):
             text = f"key {request.key} is outside the range of the task's queue"
@@ -355,16 +365,42 @@ class Deliveries(Books):
             self._propose_removal(queue, ids, "expired")
 
     def leave(self, caller: Caller) -> None:
-        """Forget a caller that is gone: its tasks go back, its waiting ends."""
+        """Forget a caller that is gone: its leases and its waiting end."""
         caller.is_gone = True
         for consumer in list(caller.consumers):
             self.end(consumer)
         self._return_ended(self.leases.end_all_of(caller))
 
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """End a subscription: what its caller has not started is released, the rest stays on lease."""
+        self.end(consumer)
+        self._return_ended(self.leases.end_released_of(consumer.caller, consumer))
+
     def _return_ended(self, ended: Sequence[Ended]) -> None:
+        """Bring tasks back whose leases ended by themselves: only those that were started count an attempt."""
+        acked: list[Ended] = []
+        attempted: list[Ended] = []
+        released: list[Ended] = []
         for one in ended:
             self._free(one)
-        self._return(ended)
+            for part, into in zip(one.split(), (acked, attempted, released), strict=True):
+                if part.ids:
+                    into.append(part)
+        for queue, ids in _by_queue(acked):
+            if not queue.is_doomed:
+                self._propose_removal(queue, ids, "acked")
+        self._return(attempted)
+        self._put_back(released)
+
+    def _put_back(self, released: Sequence[Ended]) -> None:
+        """Make tasks ready again in their old places; the log never knew that they were out."""
+        for queue, ids in _by_queue(released):
+            if queue.is_doomed:
+                continue
+            queue.put_back(ids)
+            self._hungry[queue.number] = queue
+            if len(queue.expiring):
+                self._watch(queue)
 
 
 def _by_queue(ended: Sequence[Ended]) -> list[tuple[Queue, Sequence[int]]]:

@@ -45,6 +45,8 @@ SUBSCRIPTIONS_MAX: Final = 1024
 
 _KINDS: Final = frozenset(kind for kind in Kind if chr(kind).isupper())
 
+_START: Final = int(Kind.START)
+
 _ANYWHERE: Final = (v2.Read, v2.Node, v2.Ping, v2.Cluster, v2.Unsubscribe)
 """What a node answers that does not lead: what it has applied, and what it knows of itself and of its group."""
 
@@ -128,10 +130,34 @@ class Session2(SinglesCaller):
         except BadData as error:
             self._break(str(error))
             return 0
+        count = len(frames)
+        if self.batches:
+            frames = self._take_starts(frames)
         self._backlog.extend(frames)
         self.backlog_size += sum([len(frame[2]) for frame in frames])
         self.go_on()
-        return len(frames)
+        return count
+
+    def _take_starts(self, frames: list[Frame]) -> list[Frame]:
+        """Take reports of started tasks out of turn, and return the other frames.
+
+        They have no answer, so a caller that reads slowly must not keep them waiting: its leases may end meanwhile.
+        """
+        if any(frame[0] == _START for frame in frames):
+            for kind, _, body in frames:
+                if kind == _START:
+                    self._start(body)
+            return [frame for frame in frames if frame[0] != _START]
+        return frames
+
+    def _start(self, body: bytes) -> None:
+        try:
+            request = decode_request(_START, body)
+        except BadData as error:
+            self._break(str(error))
+            return
+        assert isinstance(request, v2.Start)
+        self._broker.start(self, request)
 
     def go_on(self) -> None:
         """Take requests, but no more than answers may wait: a short request can have a long answer."""
@@ -148,6 +174,9 @@ class Session2(SinglesCaller):
             size = len(body)
             self.backlog_size -= size
             if self.is_broken:
+                continue
+            if kind == _START:
+                self._start(body)
                 continue
             if number in self._in_flight or number in self._subscriptions:
                 self._break(f"request id {number} is in use")
@@ -291,6 +320,8 @@ class Session2(SinglesCaller):
                 broker.dequeue(self, number, request)
             case v2.Nack():
                 broker.nack(self, number, request)
+            case v2.Release():
+                broker.release(self, number, request)
             case v2.Extend():
                 broker.extend(self, number, request)
             case v2.Subscribe():
@@ -333,7 +364,7 @@ class Session2(SinglesCaller):
             text = f"{request.subscription} is no subscription of this connection"
             self.answer(number, v2.Failed(Failure.INVALID, text))
             return
-        self._broker.end(consumer)
+        self._broker.unsubscribe(consumer)
         self.answer(number, v2.Ok())
 
     def _read(self, number: int, request: v2.Read) -> None:

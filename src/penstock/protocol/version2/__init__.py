@@ -1,7 +1,7 @@
 """Version 2 of the client protocol: what the frames mean (docs/protocol.md).
 
 Every request carries an id and is answered by one frame with the same id, in any order; a
-subscription is answered by many. Batches travel in columns (all keys, all lengths, all payloads), because one
+subscription is answered by many, a start by none. Batches travel in columns (all keys, all lengths, all payloads), because one
 ``unpack`` of a column costs what one of a number does. Used by server and client alike; pure.
 """
 
@@ -49,9 +49,11 @@ from penstock.protocol.version2.messages import (
     Purged,
     QueueStat,
     Read,
+    Release,
     Request,
     Run,
     Settled,
+    Start,
     Stat,
     Stats,
     Subscribe,
@@ -103,9 +105,11 @@ __all__ = [
     "Purged",
     "QueueStat",
     "Read",
+    "Release",
     "Request",
     "Run",
     "Settled",
+    "Start",
     "Stat",
     "Stats",
     "Subscribe",

@@ -40,7 +40,9 @@ class Kind(IntEnum):
     DEQUEUE = ord("D")
     ACK = ord("A")
     NACK = ord("N")
+    RELEASE = ord("L")
     EXTEND = ord("X")
+    START = ord("B")
     SUBSCRIBE = ord("S")
     UNSUBSCRIBE = ord("U")
     PEEK = ord("P")
@@ -134,6 +136,21 @@ class Nack:
     tokens: Sequence[int]
     delay_ms: int | None = None
     key: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give tasks back that no user code received: no attempt."""
+
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Report that user code receives tasks of a subscription now. It has no answer."""
+
+    tokens: Sequence[int]
+    acked: Sequence[int] = ()  # deliveries that user code is done with; their Ack follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +287,9 @@ Request = (
     | Dequeue
     | Ack
     | Nack
+    | Release
     | Extend
+    | Start
     | Subscribe
     | Unsubscribe
     | Peek
@@ -312,7 +331,7 @@ class Delivered:
     lease_ms: int
     ids: Sequence[int]
     keys: Sequence[int]
-    attempts: Sequence[int]  # deliveries of each task so far, this one counted
+    attempts: Sequence[int]  # of each task so far, plus one
     payloads: Sequence[bytes]
 
 

@@ -51,7 +51,9 @@ from penstock.protocol.version2.messages import (
     Producer,
     Purge,
     Read,
+    Release,
     Request,
+    Start,
     Stat,
     Subscribe,
     Transfer,
@@ -89,6 +91,10 @@ def _encode_request(request: Request) -> tuple[Kind, bytes]:
             return Kind.ACK, encode_tokens(request.tokens)
         case Nack():
             return Kind.NACK, _encode_nack(request)
+        case Start():
+            return Kind.START, encode_tokens(request.tokens) + encode_tokens(request.acked)
+        case Release():
+            return Kind.RELEASE, encode_tokens(request.tokens)
         case Extend():
             return Kind.EXTEND, UINT32.pack(request.lease_ms) + encode_tokens(request.tokens)
         case Subscribe():
@@ -187,6 +193,10 @@ def _decode_request(kind: int, reader: Reader) -> Request:
             return Ack(decode_tokens(reader))
         case Kind.NACK:
             return _decode_nack(reader)
+        case Kind.START:
+            return Start(decode_tokens(reader), decode_tokens(reader))
+        case Kind.RELEASE:
+            return Release(decode_tokens(reader))
         case Kind.EXTEND:
             lease_ms = reader.uint32()
             return Extend(decode_tokens(reader), lease_ms)
