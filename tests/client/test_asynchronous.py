@@ -87,7 +87,7 @@ def test_enqueues_count_once_over_broken_connections(
     run(test)
 
 
-def test_a_cancelled_dequeue_gives_its_task_back(
+def test_a_cancelled_dequeue_releases_its_task(
     run: Callable[[Test], None], node: FakeNode
 ) -> None:
     async def test(client: aio.AsyncClient) -> None:
@@ -97,10 +97,10 @@ def test_a_cancelled_dequeue_gives_its_task_back(
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await client.enqueue("", b"x")
-        await asyncio.to_thread(node.wait_for, lambda: node.count(v2.Nack) == 1)
+        await asyncio.to_thread(node.wait_for, lambda: node.count(v2.Release) == 1)
         async with client.dequeue("", wait=60) as delivery:
             assert delivery is not None
-            assert delivery.payload == b"x"
+            assert (delivery.payload, delivery.attempt) == (b"x", 1)
 
     run(test)
 
@@ -131,6 +131,7 @@ def test_a_subscription_survives_a_broken_connection(
         await client.enqueue_many("", [b"x"] * 10)
         subscription = client.subscribe("", prefetch=1)
         first = await anext(subscription)
+        await asyncio.to_thread(node.wait_for, lambda: node.count(v2.Start) == 1)
         node.disconnect()
         await subscription.ack(first)
         again = await anext(subscription)

@@ -60,7 +60,8 @@ class EmbeddedNode:
         """Take bytes from a caller and do all that they ask for."""
         with self._changed, self._failing():
             self._refuse_failed()
-            session.receive(data)
+            if not session.receive(data) and not session.is_broken:
+                return  # a report of started tasks: nothing is to be done for it
             self._go_on()
             while session.has_backlog:
                 session.go_on()

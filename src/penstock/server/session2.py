@@ -119,7 +119,7 @@ class Session2(SinglesCaller):
     # What the connection tells us.
 
     def receive(self, data: bytes) -> int:
-        """Take bytes from the caller and return how many requests they completed."""
+        """Take bytes from the caller and return how many requests they completed; a report is none."""
         if not self._is_behind and not self._frames.held and len(data) <= self._lone_size_max:
             lone = decode_lone(data)
             if lone is not None:
@@ -130,25 +130,24 @@ class Session2(SinglesCaller):
         except BadData as error:
             self._break(str(error))
             return 0
-        count = len(frames)
         if self.batches:
             frames = self._take_starts(frames)
         self._backlog.extend(frames)
         self.backlog_size += sum([len(frame[2]) for frame in frames])
         self.go_on()
-        return count
+        return len(frames)
 
     def _take_starts(self, frames: list[Frame]) -> list[Frame]:
         """Take reports of started tasks out of turn, and return the other frames.
 
         They have no answer, so a caller that reads slowly must not keep them waiting: its leases may end meanwhile.
         """
-        if any(frame[0] == _START for frame in frames):
-            for kind, _, body in frames:
-                if kind == _START:
-                    self._start(body)
-            return [frame for frame in frames if frame[0] != _START]
-        return frames
+        starts = [frame[2] for frame in frames if frame[0] == _START]
+        if not starts:
+            return frames
+        for body in starts:
+            self._start(body)
+        return [frame for frame in frames if frame[0] != _START]
 
     def _start(self, body: bytes) -> None:
         try:

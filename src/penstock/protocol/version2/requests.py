@@ -69,6 +69,7 @@ _KEY: Final = 2
 _DEQUEUE: Final = Struct(">IIII")
 _SUBSCRIBE: Final = Struct(">II")
 _READ: Final = Struct(">QII")
+_START: Final = Struct(">II")
 
 
 def encode_request(request: Request, number: int) -> bytes:
@@ -92,7 +93,7 @@ def _encode_request(request: Request) -> tuple[Kind, bytes]:
         case Nack():
             return Kind.NACK, _encode_nack(request)
         case Start():
-            return Kind.START, encode_tokens(request.tokens) + encode_tokens(request.acked)
+            return Kind.START, _encode_start(request)
         case Release():
             return Kind.RELEASE, encode_tokens(request.tokens)
         case Extend():
@@ -164,6 +165,12 @@ def _encode_nack(request: Nack) -> bytes:
     return bytes((flags,)) + terms + encode_tokens(request.tokens)
 
 
+def _encode_start(request: Start) -> bytes:
+    tokens, acked = request.tokens, request.acked
+    counts = len(tokens), len(acked)
+    return pack(f">II{sum(counts)}Q", *counts, *tokens, *acked)
+
+
 def _encode_create(request: Create) -> bytes:
     return (
         encode_queue_name(request.queue)
@@ -194,7 +201,7 @@ def _decode_request(kind: int, reader: Reader) -> Request:
         case Kind.NACK:
             return _decode_nack(reader)
         case Kind.START:
-            return Start(decode_tokens(reader), decode_tokens(reader))
+            return _decode_start(reader)
         case Kind.RELEASE:
             return Release(decode_tokens(reader))
         case Kind.EXTEND:
@@ -265,6 +272,14 @@ def _decode_nack(reader: Reader) -> Nack:
     delay_ms = _milliseconds(reader) if flags & _DELAY else None
     key = reader.int64() if flags & _KEY else None
     return Nack(decode_tokens(reader), delay_ms, key)
+
+
+def _decode_start(reader: Reader) -> Start:
+    started, acked = _START.unpack(reader.take(_START.size, "counts"))
+    if max(started, acked) > BATCH_MAX:
+        raise CorruptData("impossible count", offset=0, expected=f"at most {BATCH_MAX}")
+    tokens = decode_column(reader, started + acked, "Q", 8)
+    return Start(tokens[:started], tokens[started:])
 
 
 def _decode_create(reader: Reader) -> Create:
