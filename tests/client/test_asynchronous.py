@@ -87,9 +87,7 @@ def test_enqueues_count_once_over_broken_connections(
     run(test)
 
 
-def test_a_cancelled_dequeue_releases_its_task(
-    run: Callable[[Test], None], node: FakeNode
-) -> None:
+def test_a_cancelled_dequeue_releases_its_task(run: Callable[[Test], None], node: FakeNode) -> None:
     async def test(client: aio.AsyncClient) -> None:
         waiting = asyncio.create_task(client.dequeue_many("", 1, wait=60))
         await asyncio.to_thread(node.wait_for, lambda: node.count(v2.Dequeue) == 1)

@@ -75,6 +75,13 @@ REQUESTS: list[tuple[v2.Request, Kind, str]] = [
         Kind.NACK,
         "02 00 00 00 00 00 00 00 09 00 00 00 01 00 00 00 00 00 00 00 07",
     ),
+    (v2.Release((7,)), Kind.RELEASE, "00 00 00 01 00 00 00 00 00 00 00 07"),
+    (
+        v2.Start((9,), (7, 8)),
+        Kind.START,
+        "00 00 00 01 00 00 00 02 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 08",
+    ),
+    (v2.Start((9,)), Kind.START, "00 00 00 01 00 00 00 00 00 00 00 00 00 00 00 09"),
     (v2.Extend((7,), 5000), Kind.EXTEND, "00 00 13 88 00 00 00 01 00 00 00 00 00 00 00 07"),
     (v2.Subscribe(ORDERS, 100, 5000), Kind.SUBSCRIBE, f"{_NAME} 00 00 00 64 00 00 13 88"),
     (v2.Unsubscribe(4), Kind.UNSUBSCRIBE, "00 00 00 04"),

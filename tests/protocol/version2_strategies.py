@@ -96,6 +96,8 @@ requests: st.SearchStrategy[v2.Request] = st.one_of(
     st.builds(v2.Dequeue, names, uint32, uint32, uint32, uint32),
     st.builds(v2.Ack, tokens),
     st.builds(v2.Nack, tokens, milliseconds, st.none() | int64),
+    st.builds(v2.Release, tokens),
+    st.builds(v2.Start, tokens, tokens),
     st.builds(v2.Extend, tokens, uint32),
     st.builds(v2.Subscribe, names, uint32, uint32),
     st.builds(v2.Unsubscribe, uint32),

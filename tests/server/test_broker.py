@@ -387,7 +387,121 @@ def test_a_subscription_gets_no_more_than_its_window(rig: Rig) -> None:
     more = caller.answers[number][2]
     assert isinstance(more, v2.Delivered)
     assert list(more.payloads) == [b"c"]
+    rig.send(caller, v2.Start([got.token + 1]))
     rig.broker.leave(caller)
     rig.go_on()
-    assert [rig.queue("q").attempts[i] for i in (1, 2)] == [1, 1]
+    assert rig.queue("q").attempts == {2: 1}
     assert rig.queue("q").ready_count == 2
+
+
+def prefetched(rig: Rig, caller: RecordingCaller, count: int) -> tuple[int, int]:
+    """Let a subscription have tasks 1 to ``count``; return its number and the first token."""
+    create(rig)
+    rig.ask(rig.caller(), v2.Enqueue(Q, [0] * count, [b"%d" % n for n in range(count)]))
+    number = rig.send(caller, v2.Subscribe(Q, count, 1000))
+    rig.go_on()
+    got = caller.answers[number][1]
+    assert isinstance(got, v2.Delivered)
+    return number, got.token
+
+
+def ready(rig: Rig) -> list[int]:
+    answer = rig.ask(rig.caller(), v2.Peek(Q, 100))
+    assert isinstance(answer, v2.Peeked)
+    return list(answer.ids)
+
+
+def test_a_lease_that_ends_counts_an_attempt_of_started_tasks_only(rig: Rig) -> None:
+    caller = rig.caller()
+    number, token = prefetched(rig, caller, 5)
+    rig.send(caller, v2.Start([token, token + 2]))
+    before = rig.directory.log.end
+    rig.send(caller, v2.Unsubscribe(number))
+    rig.go_on()
+    assert ready(rig) == [2, 4, 5]
+    assert rig.directory.log.end == before  # what is released was never logged
+    rig.clock.now += 1000
+    rig.go_on()
+    assert ready(rig) == [1, 2, 3, 4, 5]
+    assert rig.queue("q").attempts == {1: 1, 3: 1}
+
+
+def test_prefetched_tasks_whose_lease_ended_are_delivered_again_as_the_same_attempt(
+    rig: Rig,
+) -> None:
+    caller = rig.caller()
+    number, token = prefetched(rig, caller, 3)
+    for _ in range(5):
+        rig.clock.now += 1000
+        rig.go_on()
+    last = caller.answers[number][-1]
+    assert isinstance(last, v2.Delivered)
+    assert (list(last.ids), list(last.attempts)) == ([1, 2, 3], [1, 1, 1])
+    assert last.token > token
+    assert not rig.queue("q").attempts
+
+
+def test_an_announced_ack_is_an_ack_when_the_connection_breaks(rig: Rig) -> None:
+    caller = rig.caller()
+    _, token = prefetched(rig, caller, 4)
+    rig.send(caller, v2.Start([token]))
+    rig.send(caller, v2.Start([token + 1], [token]))
+    rig.broker.leave(caller)
+    rig.go_on()
+    assert ready(rig) == [2, 3, 4]
+    assert rig.queue("q").attempts == {2: 1}
+    answer = rig.ask(rig.caller(), v2.Stat(Q))
+    assert isinstance(answer, v2.Stats)
+    assert (answer.queues[0].acked, answer.queues[0].returned) == (1, 1)
+
+
+def test_an_announced_ack_outlives_the_lease_and_is_answered(rig: Rig) -> None:
+    caller = rig.caller()
+    _, token = prefetched(rig, caller, 2)
+    rig.send(caller, v2.Start([token, token + 1], [token]))
+    rig.ask(caller, v2.Extend([token], 500))
+    rig.clock.now += 5000
+    rig.go_on()
+    assert rig.queue("q").attempts == {2: 1}
+    assert rig.ask(caller, v2.Ack([token])) == v2.Settled()
+    assert len(rig.queue("q")) == 1
+
+
+def test_a_report_reaches_no_lease_of_another_caller_and_none_that_ended(rig: Rig) -> None:
+    caller, other = rig.caller(), rig.caller()
+    _, token = prefetched(rig, caller, 2)
+    rig.send(other, v2.Start([token], [token + 1]))
+    rig.ask(caller, v2.Nack([token]))
+    rig.send(caller, v2.Start([token, 7, 2**64 - 1], [token, 7]))
+    rig.broker.leave(caller)
+    rig.go_on()
+    assert ready(rig) == [1, 2]
+    assert rig.queue("q").attempts == {1: 1}
+
+
+def test_a_released_task_is_back_in_its_place_without_an_attempt(rig: Rig) -> None:
+    caller = rig.caller()
+    create(rig)
+    rig.ask(caller, v2.Enqueue(Q, [2, 1, 1], [b"c", b"a", b"b"]))
+    got = rig.ask(caller, v2.Dequeue(Q, 3))
+    assert isinstance(got, v2.Delivered)
+    assert rig.ask(caller, v2.Release([got.token + 1, got.token, 7])) == v2.Settled([7])
+    assert ready(rig) == [2, 3]
+    rig.broker.leave(caller)
+    rig.go_on()
+    assert ready(rig) == [2, 3, 1]
+    assert rig.queue("q").attempts == {1: 1}  # a dequeue that nobody prefetched counts
+
+
+def test_a_released_task_expires_in_time(rig: Rig) -> None:
+    caller = rig.caller()
+    create(rig)
+    rig.ask(caller, v2.Enqueue(Q, [0], [b"x"], None, 500))
+    number = rig.send(caller, v2.Subscribe(Q, 1, 60_000))
+    rig.go_on()
+    rig.clock.now += 1000
+    rig.go_on()
+    assert len(rig.queue("q")) == 1  # what is out is looked at again when it comes back
+    rig.send(caller, v2.Unsubscribe(number))
+    rig.go_on()
+    assert len(rig.queue("q")) == 0

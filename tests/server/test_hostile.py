@@ -141,7 +141,12 @@ def test_tokens_that_were_never_given_are_lost(client: Client, queue: str, wire:
     (delivery,) = client.dequeue_many(NAME, 1)
     random = Random(SEED)
     tokens = [t for t in (random.getrandbits(64) for _ in range(65_536)) if t != delivery.token]
-    for request in (v2.Ack(tokens), v2.Nack(tokens, 0, 5), v2.Extend(tokens, 1000)):
+    for request in (
+        v2.Ack(tokens),
+        v2.Nack(tokens, 0, 5),
+        v2.Release(tokens),
+        v2.Extend(tokens, 1000),
+    ):
         assert wire.ask(request, v2.Settled).lost == tuple(tokens)
     client.ack(delivery)
 
@@ -263,9 +268,11 @@ REQUESTS: list[v2.Request] = [
     v2.Dequeue(QueueName(""), 10, 0, 5),
     v2.Ack((1, 2, 3)),
     v2.Nack((1, 2), 5, 6),
+    v2.Release((1, 2)),
+    v2.Start((1, 2), (3,)),
     v2.Extend((1,), 5),
     v2.Subscribe(QueueName(""), 3),
-    v2.Unsubscribe(6),
+    v2.Unsubscribe(8),
     v2.Peek(QueueName(""), 5),
     v2.Purge(QueueName("")),
     v2.Stat(),

@@ -103,6 +103,8 @@ class Life:
             (3, self.wait),
             (9, self.ack),
             (7, self.nack),
+            (3, self.release),
+            (3, self.prefetch),
             (2, self.extend),
             (3, self.create),
             (1, self.delete),
@@ -281,6 +283,39 @@ class Life:
         # Queue by queue in the order of the leases, as one entry after the other does it.
         for queue, task in found:
             self.model.fail(queue, task, not_before, key)
+
+    def release(self) -> None:
+        caller, held, lost = self.tokens()
+        answer = self.ask(caller, v2.Release(held + lost))
+        assert isinstance(answer, v2.Settled)
+        assert list(answer.lost) == lost
+        for token in held:
+            found = self.model.find(token)
+            assert found is not None
+            found[1].token = found[1].owner = None
+
+    def prefetch(self) -> None:
+        """Subscribe, start some of the tasks that come, and end the subscription."""
+        queue = self.some_queue()
+        if queue is None or any(name == queue.name for name, _ in self.waiting.values()):
+            return
+        caller = self.caller()
+        number = self.rig.send(caller, v2.Subscribe(queue.name, self.random.choice([1, 3, 6])))
+        self.rig.go_on()
+        got = [each for each in caller.answers[number] if isinstance(each, v2.Delivered)]
+        self.seen = len(self.rig.told)
+        for delivered in got:
+            self.lease(caller, queue, delivered, is_strict=True)
+            tokens = range(delivered.token, delivered.token + len(delivered.ids))
+            started = self.random.sample(tokens, self.random.randint(0, len(tokens)))
+            self.rig.send(caller, v2.Start(started))
+            for token in set(tokens) - set(started):
+                found = self.model.find(token)
+                assert found is not None
+                found[1].token = found[1].owner = None
+            self.figures["released"] += len(tokens) - len(started)
+        self.rig.send(caller, v2.Unsubscribe(number))
+        self.rig.go_on()
 
     def extend(self) -> None:
         caller, held, lost = self.tokens()

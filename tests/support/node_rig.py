@@ -148,10 +148,17 @@ class Rig:
                 broker.ack(caller, number, request)
             case v2.Nack():
                 broker.nack(caller, number, request)
+            case v2.Release():
+                broker.release(caller, number, request)
+            case v2.Start():
+                broker.start(caller, request)
             case v2.Extend():
                 broker.extend(caller, number, request)
             case v2.Subscribe():
                 broker.subscribe(caller, number, request)
+            case v2.Unsubscribe():
+                (consumer,) = [c for c in caller.consumers if c.number == request.subscription]
+                broker.unsubscribe(consumer)
             case v2.Peek():
                 broker.peek(caller, number, request)
             case v2.Purge():
