@@ -80,7 +80,7 @@ def create(
         typer.Option("--lease", metavar="SECONDS", help="After which a task comes back."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Deliveries of one task.")
+        int | None, typer.Option("--max-attempts", metavar="N", help="Attempts of one task.")
     ] = None,
     dead_letter: Annotated[
         str | None,

@@ -234,7 +234,7 @@ class Client:
     ) -> None:
         """Create a queue. ``None`` is no limit; for ``lease``, the node's default.
 
-        After ``attempts_max`` deliveries a task goes to the queue ``dead_letter``, which must exist:
+        After ``attempts_max`` attempts a task goes to the queue ``dead_letter``, which must exist:
         ``attempts_max`` without it is an ``InvalidValue``. An expired task goes there too; without a
         dead-letter queue it is removed. Raises ``QueueExists`` unless ``exist_ok``, and ``QueueMissing``.
         """
@@ -329,7 +329,7 @@ class Client:
     # --- end ---
 
     def close(self) -> None:
-        """End the connection; tasks that are out go back to their queues. Harmless when repeated."""
+        """End the connection; tasks that are out return to their queues. Harmless when repeated."""
         self._closed.set()
         for link in (self._link, *self._retired):
             link.fail(failures.closed())

@@ -27,7 +27,7 @@ class Delivery:
     id: int
     key: int
     payload: bytes
-    attempt: int  # 1 for the first delivery of the task
+    attempt: int  # attempts before this delivery, plus one
     # Proves to the node whose lease this is; means something only on the connection it came by.
     token: int
     connection: int
@@ -45,7 +45,7 @@ class PeekedTask:
     id: int
     key: int
     payload: bytes
-    attempts: int  # deliveries so far
+    attempts: int  # so far: deliveries whose task was started and not acked
 
 
 def deliveries(

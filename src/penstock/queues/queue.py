@@ -55,7 +55,7 @@ class Queue:
         self.policy = policy
         self.options = options
         self.tasks = tasks
-        self.attempts: dict[int, int] = {}  # id -> deliveries that failed, where there were any
+        self.attempts: dict[int, int] = {}  # id -> attempts, where there were any
         self.delayed = Deadlines()  # id -> not to be delivered before
         self.expiring = Deadlines()  # id -> not to be delivered from then on
         # Ids that were taken and neither removed nor put back: out on lease, or on their way out.
@@ -280,7 +280,7 @@ class Queue:
         return dict(self.delayed) | self._withdrawn | self._released
 
     def put_back(self, task_ids: Iterable[int]) -> None:
-        """Undo ``take`` for tasks that are still there: they were never out, as far as the log knows."""
+        """Undo ``take`` for tasks that are still there: the log never knew that they were out."""
         for task_id in task_ids:
             key = self.tasks.key(task_id)
             if key is not None and task_id in self.out:
