@@ -54,7 +54,7 @@ def test_every_kind_of_frame_has_its_bytes_here() -> None:
 
 
 def test_the_numbers_that_travel_never_change() -> None:
-    assert "".join(map(chr, Kind)) == "EDANXSUPZCRQIMHGVTedapzqimgkx"
+    assert "".join(map(chr, Kind)) == "EDANLXBSUPZCRQIMHGVTedapzqimgkx"
     assert [(code.name, code.value) for code in v2.Outcome] == [
         ("ACCEPTED", 0),
         ("QUEUE_FULL", 1),
