@@ -91,7 +91,9 @@ class Connection(asyncio.Protocol):
         if self.session.is_broken:
             self._listener.handle(self)
             self._break_off()
-        elif count or held:  # else only reports of started tasks came: nothing is to be done for them
+        elif (
+            count or held
+        ):  # else only reports of started tasks came: nothing is to be done for them
             self._listener.gather(self)
 
     def look(self) -> None:
