@@ -104,7 +104,8 @@ class Subscription:
                 link.start(report)
             except (ConnectionLost, Unreachable):
                 with self._lock:
-                    state.drop_tasks()  # their leases are over
+                    if link is self._ticket.link:  # another thread may have subscribed again
+                        state.drop_tasks()  # their leases are over
                 return None
             return task
 
