@@ -23,6 +23,9 @@ NO_INDEX: Final = Index(-1)
 """The index before the first entry."""
 
 INT32_MAX: Final = 2**31 - 1
+
+TERM_MAX: Final = 2**62
+"""The last term that a node accepts. Terms are Int64 in files and packets, so that the next one always fits."""
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1

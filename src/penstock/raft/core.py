@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.model import TERM_MAX
 from penstock.raft.configuration import Change, Configuration, apply_change, decode_change
 from penstock.raft.leading import Leadership
 from penstock.raft.log import Log, Storage
@@ -103,10 +104,19 @@ class Raft:
         return self.role is Role.LEADER
 
     @property
+    def is_in_last_term(self) -> bool:
+        """Whether no election is possible any more. No cluster gets here by elections."""
+        return self.term >= TERM_MAX
+
+    @property
     def can_lead(self) -> bool:
-        """Whether it may run: a voter of its own configuration, with nothing on its way that may change that."""
+        """Whether it may run: a voter of its own configuration, with nothing on its way that may change that.
+
+        After the last term there is no other to run for.
+        """
         return (
             self.configuration.is_voter(self.member)
+            and not self.is_in_last_term
             and self.log.pending_snapshot is None
             and not self.is_barred
         )
@@ -215,6 +225,8 @@ class Raft:
             self.configuration.has(message.sender) or message.sender == self.leader
         ):
             raise BadMessage(f"a {message.kind.value} of {message.sender}, which is not a member")
+        if message.term > TERM_MAX:
+            raise BadMessage(f"term {message.term} is beyond the last one, {TERM_MAX}")
         if message.kind is Kind.SNAPSHOT and message.snapshot is None:
             raise BadMessage("a snapshot message without a snapshot")
         term, index = message.log_term, message.index

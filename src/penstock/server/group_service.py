@@ -6,8 +6,10 @@ import asyncio
 import socket
 from typing import Final
 
+from penstock.model import TERM_MAX
 from penstock.server.group import Group
 from penstock.server.peers.transport import PeerTransport, Say, bind
+from penstock.storage.directory import WAY_BACK
 
 HAND_OVER_SECONDS: Final = 5.0
 """How long a leader that is to stop waits for another to take over."""
@@ -26,6 +28,7 @@ class GroupService:
         self._timer: asyncio.TimerHandle | None = None
         group.replica.when_role_changes.append(self._say_role)
         self._said: tuple[str, int, int] | None = None
+        self._has_said_last_term = False
 
     async def start(self) -> None:
         listening, self._listening = self._listening, None
@@ -35,6 +38,12 @@ class GroupService:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._group.settings.tick_ms / 1000, self._tick)
         self._group.tick()
+        if self._group.replica.group.core.is_in_last_term and not self._has_said_last_term:
+            self._has_said_last_term = True
+            self._say(
+                "term",
+                {"text": f"term {TERM_MAX} is the last one: no node can be elected; {WAY_BACK}"},
+            )
 
     def _say_role(self) -> None:
         status = self._group.status()

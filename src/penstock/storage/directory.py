@@ -15,7 +15,7 @@ from penstock.errors import BadData, CorruptData, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import MARKER, LogLayout, detect_layout, parse_segment_name
 from penstock.formats.taskflux.snapshot import Patch
-from penstock.model import SnapshotPoint
+from penstock.model import TERM_MAX, SnapshotPoint
 from penstock.storage.files import TEMPORARY_SUFFIX, Files, Poison, read_whole
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.metadata import MetadataStore
@@ -25,6 +25,12 @@ from penstock.storage.single_log import SingleLog
 from penstock.storage.snapshot import SnapshotStore, SnapshotWriter
 
 LOCK_NAME: Final = "penstock.lock"
+
+WAY_BACK: Final = (
+    "start this node with an empty directory if the others have good ones, or else write a new one with"
+    " 'penstock repair' (docs/cluster.md, An impossible term)"
+)
+"""What to do about a term beyond ``TERM_MAX``."""
 
 # Where programs of each date kept their files, relative to the root; the first is what we write.
 CONSENSUS: Final = Path("consensus")
@@ -210,7 +216,24 @@ class NodeDirectory:
                 self.log = SegmentedLog(files, layout.log, self.snapshot.point, limits)
         except BadData as error:  # what the log says without a place, it says of the snapshot
             raise error.located(str(layout.snapshot)) from None
+        self._refuse_impossible_term()
         self._refuse_unknown_term()
+
+    def _refuse_impossible_term(self) -> None:
+        """Refuse a term that no cluster reaches by elections: the next one would not fit where terms are stored.
+
+        A log or snapshot with such a term has metadata with it, or is refused below.
+        """
+        term = self.metadata.state.term
+        if term > TERM_MAX:
+            self.log.close()
+            raise CorruptData(
+                f"an impossible term; {WAY_BACK}",
+                path=str(self.layout.metadata),
+                offset=8,
+                expected=f"at most {TERM_MAX}",
+                found=str(term),
+            )
 
     def _refuse_unknown_term(self) -> None:
         """Refuse a log of a term that the metadata never saw: one of the two is not what it was.

@@ -16,7 +16,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.formats.taskflux.notes import Note
 from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout, StoredTask
-from penstock.model import HardState, Index, SnapshotPoint, Term
+from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
 from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, read_notes
 from penstock.tools.fold import Fold, Verdict, apply_delta, judge
@@ -67,7 +67,7 @@ class _Repair:
         yield from unreadable_rows(self.history)
         yield from self._restore()
         if self.history.point is not None:
-            self.term = self.history.point.term
+            self.term = self._possible(self.history.point.term)
         is_old = self.history.target.generation is Generation.ONE
         verdict = Verdict(is_broken=True) if is_old else judge(self.history)
         if verdict.is_broken:
@@ -98,19 +98,35 @@ class _Repair:
 
     def _write_metadata(self) -> None:
         metadata = self.history.metadata
-        if metadata is not None and self.term <= metadata.state.term:
+        if metadata is not None and metadata.state.term > TERM_MAX:
+            self._note_impossible(metadata.state.term)
+        elif metadata is not None and self.term <= metadata.state.term:
             self.new.write_metadata(metadata.state)
             return
-        self.result.notes.append(
-            "the vote is lost: let this node join as a new member, not under its old id"
-        )
+        else:
+            self.result.notes.append(
+                "the vote is lost: let this node join as a new member, not under its old id"
+            )
         self.new.write_metadata(HardState(term=Term(max(1, self.term))))
+
+    def _possible(self, term: int) -> int:
+        """Return a term, or the last one before it if it is impossible."""
+        if term <= TERM_MAX:
+            return term
+        self._note_impossible(term)
+        return max(1, self.term)
+
+    def _note_impossible(self, term: int) -> None:
+        text = f"term {term} is impossible and was left behind: start a new cluster with this directory"
+        if text not in self.result.notes:
+            self.result.notes.append(text)
 
     def _copy(self) -> Iterator[Row]:
         """Take a log along that is whole up to its end."""
         history = self.history
         if history.point is not None:
-            self.new.write_snapshot(history.point, self.queues, kept=self.found)
+            point = SnapshotPoint(index=history.point.index, term=Term(self.term))
+            self.new.write_snapshot(point, self.queues, kept=self.found)
         applier = Applier(self.queues, self.found, is_strict=True)
         last_committed = -1
         for found in history.scan():
@@ -119,8 +135,8 @@ class _Repair:
                 yield entry_row(history, found)
             elif found.index is not None and found.index > history.covered:
                 apply_delta(applier, found)
-                self.new.append(found.term, found.payload)
-                self.term = found.term
+                self.term = self._possible(found.term)
+                self.new.append(self.term, found.payload)
                 self.result.entries += 1
                 if history.is_committed(found.index) is not False:
                     last_committed = found.index
@@ -130,7 +146,7 @@ class _Repair:
         """Write as a snapshot what the whole entries of a log with something missing lead to."""
         fold = Fold(self.history, self.queues, verdict)
         yield from fold.rows()
-        self.queues, self.term = fold.queues, max(self.term, fold.term)
+        self.queues, self.term = fold.queues, max(self.term, self._possible(fold.term))
         self.result.entries = fold.entries
         self.result.notes += fold.notes
         if fold.extensions or self.found:
