@@ -22,7 +22,7 @@ from rigs.cluster import campaign, power
 from rigs.cluster.stage import Skipped, Stage, must_be_shown, stage
 from rigs.loop_disk import FILE_SYSTEMS
 
-RIGS: Final = ("kill", "pause", "wipe", "partition", "disk", "clock", "power")
+RIGS: Final = ("kill", "pause", "wipe", "partition", "disk", "clock", "power", "strangers")
 HEARTBEATS: Final = 10  # in an election timeout, as by default
 TIMEOUT_MS_MIN: Final = 500
 """The leader that is killed last in ``kill`` must still lead until then."""

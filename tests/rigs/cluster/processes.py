@@ -110,6 +110,11 @@ class Cluster:
         self.lives[node].append(life)
         return life
 
+    def peer_address(self, node: int) -> tuple[str, int]:
+        """Return where a node listens for its peers."""
+        host, port = self._places[node].peer.rsplit(":", 1)
+        return host, int(port)
+
     def life(self, node: int) -> NodeProcess:
         return self.lives[node][-1]
 

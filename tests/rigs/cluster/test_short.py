@@ -1,8 +1,8 @@
-"""The rigs that pause nodes and that take their files, once each."""
+"""The rigs that pause nodes, take their files, and send them frames of strangers, once each."""
 
 from __future__ import annotations
 
-from rigs.cluster import pause, wipe
+from rigs.cluster import pause, strangers, wipe
 from rigs.cluster.stage import stage
 
 FAST = ("--heartbeat", 50, "--election-timeout", 500)
@@ -22,3 +22,11 @@ def test_a_node_that_lost_its_files_catches_up_by_a_snapshot_and_votes_again() -
         assert made.problems == []
         assert made.figures["lost"] == made.figures["unexpected"] == 0
         assert made.figures["caught_up_by_snapshot"] == 1
+
+
+def test_mutated_frames_of_a_stranger_stop_no_node_and_change_neither_term_nor_leader() -> None:
+    with stage("strangers", 1, is_short=True) as made:
+        strangers.run(made, 1, "--election-timeout", 2000, frames=3000)
+        assert made.problems == []
+        assert made.figures["lost"] == made.figures["unexpected"] == 0
+        assert made.figures["frames"] >= 3000

@@ -14,7 +14,7 @@ from penstock.protocol.version2 import ClusterInfo
 from rigs.cluster.load import Load
 from rigs.cluster.processes import NODES, Cluster, heard
 from rigs.cluster.stage import Stage
-from support.group_processes import member, wait_until
+from support.group_processes import incarnation_of, member, wait_until
 
 ROUNDS: Final = 6
 KINDS: Final = ("follower", "leader", "witness")
@@ -102,13 +102,12 @@ def _leave_one_behind(stage: Stage, group: Cluster, load: Load, node: int, leade
 
 def _wipe(stage: Stage, group: Cluster, node: int) -> float:
     """Kill a node, take its files, start it, and watch it until it votes again; return the seconds that took."""
-    before = group.asked(node)
+    before = incarnation_of(group.data(node))
     group.kill(node)
     group.wipe(node)
     group.start(node).wait_listening()
     seconds = come_back(stage, group, node)
-    after = group.asked(node)
-    if before is not None and after is not None and before.incarnation == after.incarnation:
+    if before == incarnation_of(group.data(node)):
         stage.problems.append(f"node {node} has its old incarnation without its old files")
     return seconds
 
