@@ -50,7 +50,6 @@ class LeadingNode:
             last=9,
             committed=9,
             applied=9,
-            incarnation="",
             members=(replace(members[0], client_address=node.address), *members[1:]),
         )
 

@@ -53,7 +53,6 @@ def status(node: FakeNode, leader: FakeNode | None, *, seen_by: int = 1) -> v2.C
         last=9,
         committed=9,
         applied=9,
-        incarnation="",
         members=tuple(
             v2.ClusterMember(
                 node=number,

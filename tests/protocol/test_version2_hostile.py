@@ -101,7 +101,7 @@ LARGEST = [
     (
         v2.decode_answer,
         Kind.CLUSTER_INFO,
-        bytes(50 + 4) + columns("", ()) + (b"\x7f" + bytes(13)) * BATCH_MAX,
+        bytes(50) + columns("", ()) + (b"\x7f" + bytes(13)) * BATCH_MAX,
     ),
     (v2.decode_answer, Kind.NODE_INFO, bytes(41 + 4) + columns("", ()) + bytes(4 * BATCH_MAX)),
 ]

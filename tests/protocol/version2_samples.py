@@ -243,7 +243,6 @@ ANSWERS: list[tuple[v2.Answer, Kind, str]] = [
             last=9,
             committed=8,
             applied=8,
-            incarnation="00ff",
             members=(
                 v2.ClusterMember(
                     node=1,
@@ -271,7 +270,7 @@ ANSWERS: list[tuple[v2.Answer, Kind, str]] = [
         (
             "00 00 00 01 00 00 00 02 00 02 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 00"
             " 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 08"
-            " 00 00 00 04 30 30 66 66 00 00 00 02"
+            " 00 00 00 02"
             " 00 00 00 01 00 00 00 00 00 00 00 00 01 02"
             " 00 00 00 02 00 00 00 03 61 3A 31 00 00 00 03 62 3A 32 02 3D"
             " 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 00 02 00 00 00 03"
@@ -289,14 +288,13 @@ ANSWERS: list[tuple[v2.Answer, Kind, str]] = [
             last=-1,
             committed=-1,
             applied=-1,
-            incarnation="",
             members=(),
         ),
         Kind.CLUSTER_INFO,
         (
             "00 00 00 03 FF FF FF FF 01 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 00"
             " FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF FF"
-            " 00 00 00 00 00 00 00 00"
+            " 00 00 00 00"
         ),
     ),
     (v2.Ok(), Kind.OK, ""),

@@ -201,7 +201,6 @@ clusters = st.builds(
     last=int64,
     committed=int64,
     applied=int64,
-    incarnation=st.text(max_size=20),
     members=st.lists(members, max_size=5).map(tuple),
 )
 

@@ -99,7 +99,7 @@ def vote_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 BUGS = (
     Bug("sync does nothing", sync_does_nothing, (Fault.POWER,), expected="its disk may lose it"),
-    Bug("every append truncates", every_append_truncates, (Fault.ECHO, Fault.RESET), 10),
+    Bug("every append truncates", every_append_truncates, (Fault.ECHO, Fault.RESET), 50),
     Bug("freshness is not checked", freshness_is_not_checked, (Fault.KILL, Fault.PARTITION)),
     Bug("vote is given twice", vote_is_given_twice, (Fault.PARTITION, Fault.KILL), 10),
     Bug("retries count again", retries_count_again, (Fault.RESET,)),

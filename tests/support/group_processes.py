@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.client.blocking import Client, connect
 from penstock.errors import ConnectionFailed
 from penstock.protocol.version2 import ClusterInfo, ClusterMember
+from penstock.server.membership import FILE_NAME
 from support.node_process import PATIENCE_SECONDS, NodeProcess
 
 LOOK_SECONDS: Final = 0.02
+CHECKSUM_DIGITS: Final = 8  # at the start of a node's file about its group
 
 
 def free_ports(count: int) -> list[int]:
@@ -53,11 +56,13 @@ class GroupProcesses:
             if not {first, second} & used:
                 return first, second
 
-    def start(self, number: int, *, is_joining: bool = False) -> NodeProcess:
-        """Start a node, new or again."""
+    def start(
+        self, number: int, *, is_joining: bool = False, known: Sequence[int] | None = None
+    ) -> NodeProcess:
+        """Start a node, new or again. ``known``: whose addresses it is given besides its own, else those of the first."""
         if number not in self._ports:
             self._ports[number] = self._choose_ports()
-        members = [*self._first] if number in self._first else [*self._first, number]
+        members = sorted({*(self._first if known is None else known), number})
         peers = ",".join(f"{each}={self.peer_address(each)}" for each in members)
         flags = ["--node", number, "--peers", peers, *self._flags]
         self.nodes[number] = NodeProcess(
@@ -119,6 +124,12 @@ class GroupProcesses:
     def __exit__(self, *_: object) -> None:
         for node in self.nodes.values():
             node.kill()
+
+
+def incarnation_of(data: Path) -> str:
+    """Return the incarnation in a node's directory; no node tells it to clients."""
+    file = data / "data" / FILE_NAME
+    return str(json.loads(file.read_bytes()[CHECKSUM_DIGITS + 1 :])["incarnation"])
 
 
 def member(info: ClusterInfo, number: int) -> ClusterMember | None:

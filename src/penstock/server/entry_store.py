@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.binary import UINT64
 from penstock.errors import Compacted as FileCompacted
 from penstock.errors import CorruptData
-from penstock.formats.taskflux.deltas import DELETE, encode_delta
+from penstock.formats.taskflux.deltas import (
+    ADD,
+    DELETE,
+    KEY_AND_SIZE,
+    REMOVE,
+    decode_change,
+    encode_delta,
+)
+from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.model import NOTHING, QUEUE_NAME_SIZE_MAX, RESERVED_PREFIX, Index
 from penstock.raft.configuration import Configuration
+from penstock.raft.configuration import decode_change as decode_group_change
 from penstock.raft.log import Compacted, Unavailable
 from penstock.raft.messages import Entry, EntryKind, Snapshot
 from penstock.raft.refusals import InvalidChange
@@ -71,6 +81,37 @@ def entry_of(index: int, term: int, payload: bytes) -> Entry:
     if payload[:1] != _DELETE or not is_change(payload):  # a call less for most of them
         return Entry(index, term, payload)
     return Entry(index, term, change_in(payload), EntryKind.CONFIGURATION)
+
+
+_ADD_HEAD_SIZE: Final = KEY_AND_SIZE.size
+
+
+def check_payloads(payloads: Sequence[bytes]) -> None:
+    """Raise ``BadData`` unless every payload is an entry that the state machine can decode."""
+    known = b""  # the type and queue name of the last payload that was decoded: most that follow have the same
+    for payload in payloads:
+        if not payload:
+            continue  # it keeps an index in use
+        if known and payload.startswith(known):
+            left = len(payload) - len(known)
+            if payload[0] == REMOVE and left == UINT64.size:
+                continue
+            if payload[0] == ADD and left >= _ADD_HEAD_SIZE:
+                size = KEY_AND_SIZE.unpack_from(payload, len(known))[1]
+                if left == _ADD_HEAD_SIZE + size:
+                    continue
+        _check_payload(payload)
+        known = payload[: 2 + payload[1]]
+
+
+def _check_payload(payload: bytes) -> None:
+    if is_change(payload):
+        decode_group_change(change_in(payload))
+    elif (
+        not is_extension(payload, 0, len(payload))
+        or decode_extension(payload, 0, len(payload)) is None
+    ):
+        decode_change(payload, 0, len(payload), by_id=True)
 
 
 class EntryStore:

@@ -9,6 +9,7 @@ from typing import Final
 from penstock.errors import InvalidValue, PenstockError, StorageFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import Index
+from penstock.protocol.peers.packets import Members
 from penstock.queues.state import State
 from penstock.raft.configuration import (
     Change,
@@ -121,6 +122,20 @@ class Group:
             self.membership.hear(peer, incarnation, knows)
         except StorageFailed as error:
             self.replica.fail(error)
+
+    def members(self) -> Members:
+        """Return where the members of this node's configuration listen, for its peers."""
+        membership = self.membership
+        found = {member: parse_label(text)[0] for member, text in membership.configuration.labels}
+        return Members(
+            index=int(self.replica.applied),
+            addresses={member: address for member, address in found.items() if address},
+        )
+
+    def hear_members(self, members: Members) -> None:
+        """Note where the members of a peer's configuration listen, if it has applied more than this node."""
+        if members.index > self.replica.applied:
+            self.membership.note_addresses(members.addresses, members.index)
 
     def tick(self) -> None:
         """Let one unit of time pass."""
@@ -269,7 +284,6 @@ class Group:
         core, replica = self.replica.group.core, self.replica
         return GroupStatus(
             node=self.settings.node,
-            incarnation=self.membership.incarnation,
             role=core.role.value,
             is_leading=replica.is_leading,
             term=core.term,

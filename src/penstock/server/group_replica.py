@@ -391,7 +391,7 @@ class GroupReplica(Replica):
         self._replay = Replay(self.state, is_by_id=True, initial=self.membership.initial)
         self.applied = index
         self._configuration = self.group.configuration
-        self.membership.follow(self._configuration)
+        self.membership.follow(self._configuration, int(self.applied))
 
     def _apply(self, committed: Index) -> None:
         if committed <= self.applied and not (self._ends and self._ends[0] <= self.applied):
@@ -442,7 +442,7 @@ class GroupReplica(Replica):
         if configuration is not self._configuration:
             self._configuration = configuration
             self.state.group = encode_configuration(configuration)
-            self.membership.follow(configuration)
+            self.membership.follow(configuration, int(self.applied))
 
     def _note_changes(self) -> None:
         while self._changes and self._changes[0][0] <= self.applied:
@@ -462,7 +462,7 @@ class GroupReplica(Replica):
 
     def begin(self) -> None:
         """Admit what the membership says, now and when it changes."""
-        self.membership.follow(self._configuration)
+        self.membership.follow(self._configuration, int(self.applied))
         self.membership.when_admitted.append(self._note_admitted)
         self.group.core.is_barred = self.membership.is_barred
 
@@ -471,4 +471,4 @@ class GroupReplica(Replica):
         core.is_barred = False
         if not core.configuration.voters:
             core.configuration = self._configuration = self.membership.initial
-            self.membership.follow(core.configuration)
+            self.membership.follow(core.configuration, int(self.applied))

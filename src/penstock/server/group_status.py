@@ -26,7 +26,6 @@ class GroupStatus:
     """A group as one of its members sees it."""
 
     node: int
-    incarnation: str
     role: str  # "follower", "precandidate", "candidate" or "leader"
     is_leading: bool  # it leads and serves
     term: int

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.binary import checksum
 from penstock.errors import CorruptData, InvalidValue
-from penstock.raft.configuration import Configuration
+from penstock.raft.configuration import Configuration, decode_change, encode_change
+from penstock.raft.messages import Entry, EntryKind
+from penstock.server.entry_store import change_in, is_change, stored_payload
 from penstock.server.settings import GroupSettings
 from penstock.storage.files import Files, Poison, read_whole, replace_file
 
@@ -33,6 +36,19 @@ def parse_label(text: str) -> tuple[str, str]:
     """Return the address and the incarnation in a label; either may be empty."""
     address, _, incarnation = text.partition(_SEPARATOR)
     return address, incarnation
+
+
+def without_incarnations(payload: bytes) -> bytes:
+    """Return an entry's payload for clients: a change of members without the incarnations that it names.
+
+    They are for peers on proven links only.
+    """
+    if not is_change(payload):
+        return payload
+    change = decode_change(change_in(payload))
+    labels = tuple((member, label(parse_label(text)[0], "")) for member, text in change.labels)
+    shown = encode_change(replace(change, labels=labels))
+    return stored_payload(Entry(0, 0, shown, EntryKind.CONFIGURATION))
 
 
 def refuse_member(files: Files, home: Path) -> None:
@@ -66,6 +82,9 @@ class Membership:
         self.configuration = Configuration()
         self.heard: dict[int, str] = {}  # the newest incarnation that each peer came with
         self._strangers: set[int] = set()  # peers that never knew this node as another
+        # Where the members of a newer configuration listen that a peer has applied and this node has not.
+        self._book: dict[int, str] = {}
+        self._book_index = -1
         data = read_whole(files, self._path, size_max=SIZE_MAX)
         if data is not None:
             self._load(data)
@@ -156,8 +175,10 @@ class Membership:
         labels = tuple((peer, label(self._initial[str(peer)], "")) for peer in voters)
         return Configuration(voters=voters, labels=labels)
 
-    def follow(self, configuration: Configuration) -> None:
-        """Note the configuration that is in force now."""
+    def follow(self, configuration: Configuration, index: int) -> None:
+        """Note the configuration that is in force now, as of entry ``index``."""
+        if index >= self._book_index:
+            self._book = {}
         if configuration == self.configuration:
             return
         self.configuration = configuration
@@ -177,15 +198,31 @@ class Membership:
         if parse_label(own)[1] == self.incarnation:
             self._admit()
 
+    def note_addresses(self, addresses: dict[int, str], index: int) -> None:
+        """Note where the members of a configuration listen that is in force elsewhere as of entry ``index``.
+
+        They are addresses to dial and nothing more: who votes and leads is decided by this node's own configuration.
+        Without them, a node that was down while members changed could never prove the links of the new ones.
+        """
+        if index > self._book_index and addresses != self._book:
+            self._book, self._book_index = addresses, index
+            for call in self.when_changed:
+                call()
+
     def peers(self) -> list[int]:
-        """Return everyone to be connected to."""
-        members = self.configuration.members or sorted(self._settings.peers)
-        return [member for member in members if member != self._settings.node]
+        """Return all nodes to be connected to."""
+        members = self.configuration.members or self._settings.peers
+        return sorted({*members, *self._book} - {self._settings.node})
 
     def address(self, peer: int) -> str | None:
-        """Return where a peer hears the others, ``None`` if that is not known."""
+        """Return where a peer listens for the others, ``None`` if that is not known."""
         address, _ = parse_label(self.configuration.label(peer))
-        return address or self._settings.peers.get(peer) or self._initial.get(str(peer))
+        return (
+            self._book.get(peer)
+            or address
+            or self._settings.peers.get(peer)
+            or self._initial.get(str(peer))
+        )
 
     @property
     def own_address(self) -> str:

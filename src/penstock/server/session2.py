@@ -29,6 +29,7 @@ from penstock.server.broker import Broker
 from penstock.server.caller import OUT_SIZE_MAX, SinglesCaller
 from penstock.server.consumers import Consumer
 from penstock.server.group_status import GroupStatus, MemberStatus
+from penstock.server.membership import without_incarnations
 
 READ_SIZE_MAX: Final = 2**20
 """Bytes of entries in one answer to a read."""
@@ -384,7 +385,7 @@ class Session2(SinglesCaller):
             return
         entries = entries[: v2.BATCH_MAX]
         terms = [entry.term for entry in entries]
-        payloads = [entry.payload for entry in entries]
+        payloads = [without_incarnations(entry.payload) for entry in entries]
         found = v2.Entries(replica.generation, request.first, end - 1, terms, payloads)
         self.answer(number, found)
 
@@ -442,7 +443,6 @@ class Session2(SinglesCaller):
             last=end - 1,
             committed=replica.applied,
             applied=replica.applied,
-            incarnation="",
             members=(alone,),
         )
 
@@ -483,7 +483,6 @@ def cluster_info(status: GroupStatus) -> v2.ClusterInfo:
         last=status.last,
         committed=status.committed,
         applied=status.applied,
-        incarnation=status.incarnation,
         members=tuple(
             v2.ClusterMember(
                 node=each.id,

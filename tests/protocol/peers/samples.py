@@ -1,16 +1,15 @@
-"""Packets of every kind, and the bytes of those that TaskFlux has."""
+"""Packets of every kind, and the bytes of those that are TaskFlux's."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from penstock.model import TERM_MAX
 from penstock.protocol.peers import Packet, Standing
 from penstock.protocol.peers import packets as p
 
 # Section 8.1 of the compatibility specification, byte for byte.
 VECTORS: list[tuple[Packet, str]] = [
-    (p.Connect(node=1), "43 00 00 00 01 C3 C5 C0 CC"),
-    (p.Connected(is_accepted=True), "63 01 4A C9 A2 03"),
     (
         p.Vote(candidate=1, term=3, last_term=2, last_index=7),
         (
@@ -47,24 +46,13 @@ VECTORS: list[tuple[Packet, str]] = [
             "68 69 00 00 FE 42 80 8E"
         ),
     ),
-    (p.AppendResult(is_taken=True, term=3), "61 01 00 00 00 00 00 00 00 03 75 94 E3 27"),
-    (
-        p.Install(term=3, leader=1, last_index=7, last_term=2),
-        (
-            "53 00 00 00 00 00 00 00 03 00 00 00 01 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 02"
-            "EB CA DD F2"
-        ),
-    ),
-    (p.PlainChunk(data=b"hello"), "42 00 00 00 05 68 65 6C 6C 6F 00 CC ED 6E 63"),
-    (p.PlainChunk(data=b""), "42 00 00 00 00 C7 04 DD 7B"),
-    (p.PlainChunkTaken(), "62 FF FF FF FF"),
-    (p.Installed(term=3), "73 00 00 00 00 00 00 00 03 64 47 9D 80"),
-    (p.Retransmit(), "52 FF FF FF FF"),
 ]
 
 OURS: list[Packet] = [
-    p.Connect(node=1, is_announcing=True),
-    p.Welcome(node=2, incarnation="0123456789abcdef", knows="", client_address="host:2602"),
+    p.Connect(node=1, nonce=bytes(range(16))),
+    p.Connected(node=2, nonce=bytes(range(16))),
+    p.Proof(nonce=bytes(range(16, 32))),
+    p.Members(index=7, addresses={1: "host1:2702", 4: "host4:2702"}),
     p.Hello(incarnation="0123456789abcdef", knows="fedcba9876543210", client_address=""),
     p.TransferVote(term=3, last_term=2, last_index=7),
     p.HintedVoteReply(term=3, is_granted=False, hint_index=7, hint_term=2),
@@ -86,9 +74,11 @@ ALL: list[Packet] = [packet for packet, _ in VECTORS] + OURS
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+TERMS = st.integers(-(2**63), TERM_MAX)
 UINT32 = st.integers(0, 2**32 - 1)
 INCARNATIONS = st.just("") | st.text("0123456789abcdef", min_size=16, max_size=16)
 ADDRESSES = st.text(max_size=60)
+NONCES = st.binary(min_size=16, max_size=16)
 STANDINGS = st.sampled_from(Standing)
 
 
@@ -97,11 +87,11 @@ def appends(draw: st.DrawFn) -> p.Append:
     payloads = draw(st.lists(st.binary(max_size=40), max_size=8))
     return p.Append(
         commit=draw(INT64),
-        term=draw(INT64),
-        previous_term=draw(INT64),
+        term=draw(TERMS),
+        previous_term=draw(TERMS),
         previous_index=draw(INT64),
         leader=draw(INT32),
-        terms=draw(st.lists(INT64, min_size=len(payloads), max_size=len(payloads))),
+        terms=draw(st.lists(TERMS, min_size=len(payloads), max_size=len(payloads))),
         payloads=payloads,
     )
 
@@ -110,9 +100,9 @@ def appends(draw: st.DrawFn) -> p.Append:
 def chunks(draw: st.DrawFn) -> p.Chunk:
     data, offset = draw(st.binary(min_size=1, max_size=60)), draw(st.integers(0, 2**40))
     return p.Chunk(
-        leader_term=draw(INT64),
+        leader_term=draw(TERMS),
         index=draw(INT64),
-        term=draw(INT64),
+        term=draw(TERMS),
         offset=offset,
         size=offset + len(data) + draw(st.integers(0, 2**40)),
         data=data,
@@ -122,67 +112,62 @@ def chunks(draw: st.DrawFn) -> p.Chunk:
 PACKETS: st.SearchStrategy[Packet] = st.one_of(
     appends(),
     chunks(),
-    st.builds(p.Connect, node=INT32, is_announcing=st.booleans()),
-    st.builds(p.Connected, is_accepted=st.booleans()),
-    st.builds(p.Vote, candidate=INT32, term=INT64, last_term=INT64, last_index=INT64),
-    st.builds(p.VoteReply, term=INT64, is_granted=st.booleans()),
-    st.builds(p.AppendResult, is_taken=st.booleans(), term=INT64),
-    st.builds(p.Install, term=INT64, leader=INT32, last_index=INT64, last_term=INT64),
-    st.builds(p.PlainChunk, data=st.binary(max_size=40)),
-    st.builds(p.PlainChunkTaken),
-    st.builds(p.Installed, term=INT64),
-    st.builds(p.Retransmit),
+    st.builds(p.Connect, node=INT32, nonce=NONCES),
+    st.builds(p.Connected, node=INT32, nonce=NONCES),
+    st.builds(p.Proof, nonce=NONCES),
     st.builds(
-        p.Welcome,
-        node=INT32,
-        incarnation=INCARNATIONS,
-        knows=INCARNATIONS,
-        client_address=ADDRESSES,
+        p.Members,
+        index=INT64,
+        addresses=st.dictionaries(st.integers(1, 2**31 - 1), ADDRESSES, max_size=6).map(
+            lambda found: dict(sorted(found.items()))
+        ),
     ),
+    st.builds(p.Vote, candidate=INT32, term=TERMS, last_term=TERMS, last_index=INT64),
+    st.builds(p.VoteReply, term=TERMS, is_granted=st.booleans()),
     st.builds(p.Hello, incarnation=INCARNATIONS, knows=INCARNATIONS, client_address=ADDRESSES),
-    st.builds(p.TransferVote, term=INT64, last_term=INT64, last_index=INT64),
+    st.builds(p.TransferVote, term=TERMS, last_term=TERMS, last_index=INT64),
     st.builds(
-        p.HintedVoteReply, term=INT64, is_granted=st.booleans(), hint_index=INT64, hint_term=INT64
+        p.HintedVoteReply, term=TERMS, is_granted=st.booleans(), hint_index=INT64, hint_term=TERMS
     ),
-    st.builds(p.PreVote, term=INT64, last_term=INT64, last_index=INT64),
+    st.builds(p.PreVote, term=TERMS, last_term=TERMS, last_index=INT64),
     st.builds(
-        p.PreVoteReply, term=INT64, is_granted=st.booleans(), hint_index=INT64, hint_term=INT64
+        p.PreVoteReply, term=TERMS, is_granted=st.booleans(), hint_index=INT64, hint_term=TERMS
     ),
     st.builds(
         p.AppendReply,
-        term=INT64,
+        term=TERMS,
         is_rejected=st.booleans(),
         index=INT64,
         hint_index=INT64,
-        hint_term=INT64,
+        hint_term=TERMS,
     ),
-    st.builds(p.Heartbeat, term=INT64, commit=INT64, context=INT64),
-    st.builds(p.HeartbeatReply, term=INT64, context=INT64),
-    st.builds(p.TimeoutNow, term=INT64),
+    st.builds(p.Heartbeat, term=TERMS, commit=INT64, context=INT64),
+    st.builds(p.HeartbeatReply, term=TERMS, context=INT64),
+    st.builds(p.TimeoutNow, term=TERMS),
     st.builds(p.Read, origin=INT32, context=INT64),
     st.builds(p.ReadReply, context=INT64, index=INT64),
     st.builds(
         p.Offer,
-        leader_term=INT64,
+        leader_term=TERMS,
         index=INT64,
-        term=INT64,
+        term=TERMS,
         size=st.integers(0, 2**63 - 1),
         checksum=UINT32,
         configuration=st.binary(max_size=80),
     ),
     st.builds(
         p.OfferReply,
-        leader_term=INT64,
+        leader_term=TERMS,
         index=INT64,
-        term=INT64,
+        term=TERMS,
         offset=INT64,
         standing=STANDINGS,
     ),
     st.builds(
         p.ChunkReply,
-        leader_term=INT64,
+        leader_term=TERMS,
         index=INT64,
-        term=INT64,
+        term=TERMS,
         offset=INT64,
         standing=STANDINGS,
     ),

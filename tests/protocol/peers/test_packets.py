@@ -1,10 +1,13 @@
-"""Packets between nodes: every byte of TaskFlux's, both ways, in any pieces."""
+"""Packets between nodes: every byte, both ways, in any pieces."""
 
 from __future__ import annotations
 
 import itertools
 import tracemalloc
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from struct import pack
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.binary import checksum
 from penstock.errors import BadData
+from penstock.model import TERM_MAX
 from penstock.protocol.peers import Packet, PacketReader, Type, encode_packet
 from penstock.protocol.peers import packets as p
 from penstock.protocol.peers.layouts import BOUNDS
@@ -82,21 +86,17 @@ def test_a_packet_cut_at_any_byte_is_waited_for(packet: Packet) -> None:
 def test_ours_have_a_length_behind_their_type_by_which_they_can_be_skipped() -> None:
     for packet in OURS:
         data = encode_packet(packet)
-        if isinstance(packet, p.Connect):
-            continue
         assert int.from_bytes(data[1:5], "big") == len(data) - 9
 
 
-def test_connect_announces_with_the_complement_of_its_checksum() -> None:
-    plain, announcing = (
-        encode_packet(p.Connect(node=7, is_announcing=flag)) for flag in (False, True)
-    )
-    assert plain[:5] == announcing[:5]
-    assert bytes(byte ^ 0xFF for byte in plain[5:]) == announcing[5:]
+def test_a_connect_of_taskflux_is_refused_at_its_first_byte() -> None:
+    assert refused(bytes.fromhex("43 00 00 00 01 C3 C5 C0 CC")).found == "43 (C)"
 
 
 def test_any_byte_but_zero_is_true() -> None:
-    assert read(sealed(Type.CONNECTED, b"\x02")) == [p.Connected(is_accepted=True)]
+    assert read(sealed(Type.VOTE_REPLY, bytes(8) + b"\x02")) == [
+        p.VoteReply(term=0, is_granted=True)
+    ]
 
 
 # --- what is refused ---
@@ -167,7 +167,7 @@ def test_an_impossible_length_is_refused_when_it_is_there(kind: int, beyond: boo
     assert "length" in str(refused(bytes((kind,)) + pack(">i", length)))
     reader = PacketReader()
     reader.feed(bytes((kind,)) + pack(">i", most if beyond else least))
-    assert kind == Type.PLAIN_CHUNK or reader.next() is None
+    assert reader.next() is None
 
 
 def test_a_length_of_two_gibibytes_costs_nothing() -> None:
@@ -203,6 +203,11 @@ def append_of(count: int, entries: bytes) -> bytes:
     return sealed(Type.APPEND, pack(">i", len(body)) + body)
 
 
+def members_of(count: int, members: bytes) -> bytes:
+    body = pack(">qi", 7, count) + members
+    return sealed(Type.MEMBERS, pack(">i", len(body)) + body)
+
+
 @pytest.mark.parametrize(
     ("data", "word"),
     [
@@ -217,7 +222,14 @@ def append_of(count: int, entries: bytes) -> bytes:
         (append_of(1, pack(">qi", 3, 2) + b"hi\x00\x00\x00"), "left over"),
         (append_of(0, pack(">qi", 3, 0)), "left over"),
         (append_of(2, pack(">qi", 3, 9) + bytes(10) + bytes(3)), "inside an entry's head"),
-        (sealed(Type.PLAIN_CHUNK, pack(">i", 1) + b"a\x01"), "padding"),
+        (members_of(-1, b""), "number of members"),
+        (members_of(2**31 - 1, b""), "number of members"),
+        (members_of(1, b""), "end inside"),
+        (members_of(1, pack(">ii", 0, 0)), "numbered from 1"),
+        (members_of(2, pack(">iiii", 2, 0, 1, 0)), "in order"),
+        (members_of(2, pack(">iiii", 1, 0, 1, 0)), "in order"),
+        (members_of(0, b"\0"), "left over"),
+        (members_of(1, pack(">ii", 1, 256) + bytes(256)), "too long"),
         (sealed(Type.CHUNK, pack(">i", 43) + pack(">qqqqq", 1, 1, 1, 0, 2) + b"abc"), "inside"),
         (sealed(Type.CHUNK, pack(">i", 41) + pack(">qqqqq", 1, 1, 1, -1, 2) + b"a"), "inside"),
         (sealed(Type.OFFER, pack(">i", 36) + pack(">qqqqI", 1, 1, 1, -1, 2)), "negative size"),
@@ -246,6 +258,27 @@ def test_a_wrong_checksum_is_refused(packet: Packet) -> None:
     data = bytearray(encode_packet(packet))
     data[-1] ^= 1
     assert "checksum" in str(refused(bytes(data)))
+
+
+def with_term(packet: Any, term: int) -> Iterator[Any]:
+    """Give the packet with each of its terms replaced."""
+    for field in fields(packet):
+        if field.name.endswith("term"):
+            yield replace(packet, **{field.name: term})
+        elif field.name == "terms" and packet.terms:
+            yield replace(packet, terms=[term])
+
+
+TERMED = [packet for packet in ALL if list(with_term(packet, 1))]
+
+
+@pytest.mark.parametrize("packet", TERMED, ids=lambda one: type(one).__name__)
+def test_a_term_beyond_the_last_one_is_refused_in_every_packet(packet: Packet) -> None:
+    for changed in with_term(packet, TERM_MAX):
+        assert read(encode_packet(changed)) == [changed]
+    for term in (TERM_MAX + 1, 2**63 - 1):
+        for changed in with_term(packet, term):
+            assert refused(encode_packet(changed)).found == str(term)
 
 
 def test_a_later_version_may_say_more_in_its_greeting() -> None:

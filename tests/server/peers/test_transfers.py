@@ -13,7 +13,17 @@ from penstock.raft.configuration import encode_configuration
 from penstock.raft.messages import Kind, Snapshot
 from penstock.server.peers import transfers
 from penstock.server.peers.transfers import Reception, Sending, Transfer, transfer_of
-from server.peers.wired import THREE, BytesFile, Clock, Node, Shelf, Tray, Wire, snapshot_message
+from server.peers.wired import (
+    THREE,
+    BytesFile,
+    Clock,
+    Node,
+    Shelf,
+    Tray,
+    Wire,
+    introduce,
+    snapshot_message,
+)
 
 MIB = 2**20
 SNAPSHOT = Snapshot(8, 2, THREE)
@@ -25,6 +35,7 @@ def pair(data: bytes = DATA, snapshot: Snapshot = SNAPSHOT) -> tuple[Node, Node]
 
 
 def connected(sender: Node, receiver: Node) -> Wire:
+    introduce(sender, receiver)
     wire = Wire(sender, receiver)
     wire.carry()
     assert wire.outgoing.is_ready

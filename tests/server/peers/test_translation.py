@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import CorruptData
+from penstock.errors import BadData, CorruptData
+from penstock.formats.taskflux.deltas import encode_delta, encode_removals
+from penstock.model import DEFAULT_QUEUE, TERM_MAX, AddTask, DeleteQueue, QueueName
 from penstock.protocol.peers import PacketReader, encode_packet
 from penstock.protocol.peers import packets as p
 from penstock.raft.configuration import Change, Step, encode_change
@@ -16,7 +18,7 @@ from penstock.raft.messages import Entry, EntryKind, Kind, Message
 from penstock.server.entry_store import EMPTY, stored_payload
 from penstock.server.peers.translation import message_of, packet_of
 
-TERMS = st.integers(1, 2**63 - 1)
+TERMS = st.integers(1, TERM_MAX)
 INDEXES = st.integers(0, 2**62)
 PLACES = st.just((0, 0)) | st.tuples(st.integers(1, 2**62), TERMS)
 HINTS = PLACES | st.tuples(st.integers(1, 2**62), st.just(0))
@@ -57,7 +59,8 @@ def entries(draw: st.DrawFn, index: int) -> tuple[Entry, ...]:
         if draw(st.integers(0, 4)) == 0:
             found.append(Entry(index + place + 1, term, CHANGE, EntryKind.CONFIGURATION))
         else:
-            found.append(Entry(index + place + 1, term, draw(st.binary(max_size=30))))
+            task = AddTask(queue=DEFAULT_QUEUE, key=1, payload=draw(st.binary(max_size=30)))
+            found.append(Entry(index + place + 1, term, encode_delta(task)))
     return tuple(found)
 
 
@@ -125,10 +128,56 @@ def test_a_read_that_is_passed_on_keeps_who_asked() -> None:
         p.TimeoutNow(term=-1),
         p.Read(origin=-1, context=0),
         p.ReadReply(context=0, index=-2),
-        p.Retransmit(),
+        p.Proof(nonce=bytes(16)),
     ],
     ids=str,
 )
 def test_what_nobody_can_mean_is_refused(packet: Any) -> None:
     with pytest.raises(CorruptData):
         message_of(packet, sender=1, to=2)
+
+
+ADD = encode_delta(AddTask(queue=DEFAULT_QUEUE, key=1, payload=b"task"))
+REMOVALS = encode_removals(QueueName("mail"), [1, 2])
+DELETE = encode_delta(DeleteQueue(queue=QueueName("mail")))
+
+
+def append_with(*payloads: bytes) -> p.Append:
+    terms = [3] * len(payloads)
+    return p.Append(
+        commit=-1,
+        term=3,
+        previous_term=1,
+        previous_index=-1,
+        leader=1,
+        terms=terms,
+        payloads=payloads,
+    )
+
+
+def test_entries_of_every_kind_are_taken() -> None:
+    change = stored_payload(Entry(1, 3, CHANGE, EntryKind.CONFIGURATION))
+    payloads = [EMPTY, b"", change, ADD, ADD, *REMOVALS, DELETE, ADD, REMOVALS[0]]
+    message = message_of(append_with(*payloads), sender=1, to=2)
+    assert [stored_payload(entry) for entry in message.entries] == payloads
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"A",
+        b"no entry",
+        ADD[:-1],
+        ADD + b"!",
+        REMOVALS[0][:-1],
+        REMOVALS[0] + b"!",
+        DELETE + b"!",
+        stored_payload(Entry(1, 3, b"{}", EntryKind.CONFIGURATION)),
+        stored_payload(Entry(1, 3, b"", EntryKind.CONFIGURATION)),
+    ],
+    ids=repr,
+)
+def test_an_entry_that_cannot_be_decoded_is_refused_with_its_append(payload: bytes) -> None:
+    for before in ((), (ADD,), (REMOVALS[0],), (DELETE,)):
+        with pytest.raises(BadData):
+            message_of(append_with(*before, payload, ADD), sender=1, to=2)

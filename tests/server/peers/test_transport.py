@@ -7,19 +7,28 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.errors import Unreachable
-from penstock.protocol.peers import PacketReader, encode_packet
+from penstock.protocol.peers import Packet, PacketReader, encode_packet
 from penstock.protocol.peers import packets as p
 from penstock.raft.messages import Entry, Kind, Message, Snapshot
 from penstock.raft.refusals import BadMessage
 from penstock.server.peers import links, transport
 from penstock.server.peers.transport import PeerTransport, bind
 from penstock.server.settings import GroupSettings
-from server.peers.wired import INCARNATIONS, THREE, Shelf, Tray, message, snapshot_message
+from server.peers.wired import (
+    INCARNATIONS,
+    PAYLOAD,
+    THREE,
+    Shelf,
+    Tray,
+    message,
+    snapshot_message,
+)
 
 PATIENCE_SECONDS = 30
 SNAPSHOT = Snapshot(8, 2, THREE)
@@ -100,9 +109,14 @@ class Node:
             node=number, peers=dict(addresses), client_address=f"client{number}:2602"
         )
         self.said: list[tuple[int, str]] = []
+        self.strangers: list[dict[str, object]] = []  # lines of the log about them
+        self.heard_members: list[p.Members] = []
         self.transport = PeerTransport(self, asyncio.get_running_loop(), self.say)
 
     def say(self, event: str, fields: dict[str, object]) -> None:
+        if event == "stranger":
+            self.strangers.append(fields)
+            return
         assert event == "peer"
         number, text = fields["peer"], fields["text"]
         assert isinstance(number, int)
@@ -110,6 +124,12 @@ class Node:
 
     def hear(self, peer: int, incarnation: str, knows: str | None) -> None:
         self.membership.hear(peer, incarnation, knows)
+
+    def members(self) -> p.Members:
+        return p.Members(index=1, addresses=dict(sorted(self.membership.addresses.items())))
+
+    def hear_members(self, members: p.Members) -> None:
+        self.heard_members.append(members)
 
     def heard_of(self, kind: Kind) -> list[Message]:
         return [message for message in self.replica.stepped if message.kind is kind]
@@ -181,7 +201,9 @@ def test_nodes_find_each_other_and_messages_arrive_in_order() -> None:
             assert one.client_addresses == {2: "client2:2602", 3: "client3:2602"}
             assert two.membership.heard == {1: INCARNATIONS[1], 3: INCARNATIONS[3]}
             sent = [
-                message(Kind.APPEND, index=place, log_term=1, entries=(Entry(place + 1, 3, b"x"),))
+                message(
+                    Kind.APPEND, index=place, log_term=1, entries=(Entry(place + 1, 3, PAYLOAD),)
+                )
                 for place in range(1, 500)
             ]
             for each in sent:
@@ -194,6 +216,7 @@ def test_nodes_find_each_other_and_messages_arrive_in_order() -> None:
             await until(lambda: one.replica.stepped)
             assert one.replica.lost == []
             assert not [text for node in nodes for _, text in node.said if "closed" in text]
+            assert not [line for node in nodes for line in node.strangers]
 
     run(test)
 
@@ -269,6 +292,7 @@ def test_a_peer_that_moves_is_followed_and_one_that_leaves_is_let_go() -> None:
             other = Node(2, {1: one.membership.own_address, 2: address})
             await other.transport.start(moved)
             one.membership.change(2, address)
+            assert 2 not in one.transport._incoming, "what was proven at the old address is heard"
             await until(lambda: 2 in one.replica.lost and 2 in one.transport.connected)
             one.transport.transmit(message(Kind.HEARTBEAT))
             await until(lambda: other.replica.stepped)
@@ -310,7 +334,7 @@ class Played:
     async def open(cls, port: int) -> Played:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
-    def send(self, *packets: p.Original | p.Extension) -> None:
+    def send(self, *packets: Packet) -> None:
         self.send_bytes(b"".join(map(encode_packet, packets)))
 
     def send_bytes(self, data: bytes) -> None:
@@ -329,30 +353,88 @@ class Played:
                 self._packets.feed(data)
         return packet
 
-    async def greet(self, number: int) -> None:
-        self.send(p.Connect(node=number, is_announcing=True))
-        assert isinstance(await self.next(), p.Welcome)
-        self.send(p.Hello(incarnation=INCARNATIONS[number], knows="", client_address=""))
+    async def end(self) -> None:
+        """Wait until the node closes it."""
+        while await self.next() is not None:
+            pass
 
     def close(self) -> None:
         self._writer.close()
+
+
+class PlayedPeer:
+    """A peer that a test plays: it listens where the node looks for it, and keeps the nonces that it gets."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.nonces: list[bytes] = []
+        self.proofs: list[bytes] = []  # that the node sent it
+        self.links: list[Played] = []
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**12)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        return self.number, f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Played(reader, writer)
+        self.links.append(link)
+        connect = await link.next()
+        if isinstance(connect, p.Connect):
+            link.send(p.Connected(node=self.number, nonce=connect.nonce))
+            self.nonces.append(connect.nonce)
+        while isinstance(proof := await link.next(), p.Proof):
+            self.proofs.append(proof.nonce)
+
+    def welcome(self) -> None:
+        """Greet the node on the link that it opened, as if it had proven to be itself; then read nothing more."""
+        self.links[-1].send(
+            p.Hello(incarnation=INCARNATIONS[self.number], knows="", client_address="")
+        )
+
+    async def open(self, port: int) -> Played:
+        """Open a link to the node and prove it."""
+        await until(lambda: self.nonces)
+        link = await Played.open(port)
+        link.send(p.Connect(node=self.number, nonce=bytes(16)), p.Proof(nonce=self.nonces[-1]))
+        assert isinstance(await link.next(), p.Connected)
+        assert isinstance(await link.next(), p.Hello)
+        link.send(p.Hello(incarnation=INCARNATIONS[self.number], knows="", client_address=""))
+        return link
+
+    def close(self) -> None:
+        self._server.close()
+        for link in self.links:
+            link.close()
+
+
+@asynccontextmanager
+async def played(*numbers: int) -> AsyncIterator[tuple[Node, int, list[PlayedPeer]]]:
+    """Start one node, with peers that are played; return it with its port."""
+    peers = [PlayedPeer(number) for number in numbers]
+    for peer in peers:
+        await peer.start()
+    async with alone(*(peer.place for peer in peers)) as (node, port):
+        yield node, port, peers
+    for peer in peers:
+        peer.close()
 
 
 NOBODY = (2, "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("piece", [1, 100])
-def test_a_peer_that_breaks_the_protocol_loses_its_connection_and_nobody_else(piece: int) -> None:
+def test_a_peer_that_breaks_the_protocol_loses_its_connection_and_no_other(piece: int) -> None:
     async def test() -> None:
-        async with alone(NOBODY) as (node, port):
-            good, bad = await Played.open(port), await Played.open(port)
-            await good.greet(2)
-            await bad.greet(3)
+        async with played(2, 3) as (node, port, (two, three)):
+            good, bad = await two.open(port), await three.open(port)
             garbage = bytearray(encode_packet(p.TimeoutNow(term=3)))
             garbage[6] ^= 1
             for offset in range(0, len(garbage), piece):
                 bad.send_bytes(bytes(garbage[offset : offset + piece]))
-            assert await bad.next() is None
+            await bad.end()
             good.send(p.TimeoutNow(term=3))
             await until(lambda: node.replica.stepped)
             assert [one.sender for one in node.replica.stepped] == [2]
@@ -365,27 +447,25 @@ def test_a_peer_that_breaks_the_protocol_loses_its_connection_and_nobody_else(pi
 
 def test_what_the_group_refuses_costs_the_connection() -> None:
     async def test() -> None:
-        async with alone(NOBODY) as (node, port):
+        async with played(3) as (node, port, (three,)):
             node.replica.refuses = True
-            bad = await Played.open(port)
-            await bad.greet(3)
+            bad = await three.open(port)
             bad.send(p.TimeoutNow(term=3))
-            assert await bad.next() is None
+            await bad.end()
             assert (3, "its connection was closed: not taken") in node.said
             bad.close()
 
     run(test)
 
 
-def test_a_newer_connection_of_a_peer_replaces_the_older_one() -> None:
+def test_a_newer_proven_connection_of_a_peer_replaces_the_older_one() -> None:
     async def test() -> None:
-        async with alone(NOBODY) as (node, port):
-            older, newer = await Played.open(port), await Played.open(port)
-            await older.greet(2)
+        async with played(2) as (node, port, (two,)):
+            older = await two.open(port)
             older.send(p.TimeoutNow(term=3))
             await until(lambda: node.replica.stepped)
-            await newer.greet(2)
-            assert await older.next() is None
+            newer = await two.open(port)
+            await older.end()
             newer.send(p.TimeoutNow(term=4))
             await until(lambda: len(node.replica.stepped) == 2)
             assert [one.term for one in node.replica.stepped] == [3, 4]
@@ -395,66 +475,183 @@ def test_a_newer_connection_of_a_peer_replaces_the_older_one() -> None:
     run(test)
 
 
-def test_strangers_are_few_and_have_their_time() -> None:
+def test_a_stranger_that_claims_to_be_a_peer_does_not_displace_it() -> None:
     async def test() -> None:
-        async with alone(NOBODY) as (node, port):
-            now = [0.0]
-            node.transport.now = lambda: now[0]
-            strangers = [await Played.open(port) for _ in range(transport.STRANGERS_MAX)]
-            await until(lambda: len(node.transport._accepted) == transport.STRANGERS_MAX)
-            turned_away = await Played.open(port)
-            turned_away.send(p.Connect(node=2, is_announcing=True))
-            assert await turned_away.next() is None
-            now[0] = links.HANDSHAKE_SECONDS
-            for stranger in strangers:
-                assert await stranger.next() is None
-            welcome = await Played.open(port)
-            await welcome.greet(2)
-            welcome.send(p.TimeoutNow(term=3))
+        async with played(2) as (node, port, (two,)):
+            good = await two.open(port)
+            await until(lambda: node.transport._incoming)
+            strangers = [await Played.open(port) for _ in range(2 * transport.UNPROVEN_MAX)]
+            for number, stranger in enumerate(strangers):
+                stranger.send(p.Connect(node=2, nonce=number.to_bytes(16, "big")))
+                stranger.send(p.Proof(nonce=bytes(16)), p.TimeoutNow(term=9))
+                await stranger.end()
+            good.send(p.TimeoutNow(term=3))
             await until(lambda: node.replica.stepped)
-            for one in (*strangers, turned_away, welcome):
-                one.close()
+            assert [one.term for one in node.replica.stepped] == [3]
+            for link in (good, *strangers):
+                link.close()
 
     run(test)
 
 
-def test_connections_of_all_peers_together_are_bounded() -> None:
+def test_the_oldest_unproven_connection_makes_room_for_a_new_one() -> None:
+    async def test() -> None:
+        async with played(2) as (node, port, (two,)):
+            strangers = [await Played.open(port) for _ in range(transport.UNPROVEN_MAX)]
+            await until(lambda: len(node.transport._unproven) == transport.UNPROVEN_MAX)
+            good = await two.open(port)
+            await strangers[0].end()
+            assert len(node.transport._unproven) == transport.UNPROVEN_MAX - 1
+            good.send(p.TimeoutNow(term=3))
+            await until(lambda: node.replica.stepped)
+            for link in (good, *strangers):
+                link.close()
+
+    run(test)
+
+
+def test_unproven_connections_have_their_time() -> None:
     async def test() -> None:
         async with alone(NOBODY) as (node, port):
-            opened: list[Played] = []
+            now = [0.0]
+            node.transport.now = lambda: now[0]
+            strangers = [await Played.open(port) for _ in range(3)]
+            strangers[0].send(p.Connect(node=2, nonce=bytes(16)))
+            assert isinstance(await strangers[0].next(), p.Connected)
+            await until(lambda: len(node.transport._unproven) == 3)
+            now[0] = links.HANDSHAKE_SECONDS
+            for stranger in strangers:
+                assert await stranger.next() is None
+                stranger.close()
 
-            def all_are_known() -> bool:
-                return len(node.transport._incoming) == len(opened)
+    run(test)
 
-            for number in range(2, transport.INCOMING_MAX + 2):
-                played = await Played.open(port)
-                played.send(p.Connect(node=number, is_announcing=True))
-                assert isinstance(await played.next(), p.Welcome)
-                played.send(p.Hello(incarnation="", knows="", client_address=""))
-                opened.append(played)
-                await until(all_are_known)
-            turned_away = await Played.open(port)
-            turned_away.send(p.Connect(node=2, is_announcing=True))
-            assert await turned_away.next() is None
-            for one in (*opened, turned_away):
-                one.close()
+
+def test_strangers_cost_one_line_of_the_log_in_a_while() -> None:
+    async def test() -> None:
+        async with alone(NOBODY) as (node, port):
+            now = [0.0]
+            node.transport.now = lambda: now[0]
+            for number in range(20):
+                stranger = await Played.open(port)
+                stranger.send(p.Connect(node=100 + number, nonce=bytes(16)), p.TimeoutNow(term=3))
+                await stranger.end()
+                stranger.close()
+            assert [line["claims"] for line in node.strangers] == [100]
+            now[0] = transport.STRANGER_LOG_SECONDS
+            stranger = await Played.open(port)
+            stranger.send(p.TimeoutNow(term=3))
+            await stranger.end()
+            stranger.close()
+            assert [line["suppressed"] for line in node.strangers] == [0, 19]
+            assert node.transport._said.keys() <= {2}
+            assert node.transport.own.proofs._claims == {}
+
+    run(test)
+
+
+def test_claims_do_not_set_the_pace_of_dialling() -> None:
+    async def test() -> None:
+        async with alone(NOBODY) as (node, port):
+            peer = node.transport._peers[2]
+            tries = 0
+            first = peer._connect
+
+            async def counted() -> bool:
+                nonlocal tries
+                tries += 1
+                return await first()
+
+            peer._connect = counted  # type: ignore[method-assign]
+            begun = asyncio.get_running_loop().time()
+            for number in range(200):
+                stranger = await Played.open(port)
+                stranger.send(p.Connect(node=2, nonce=number.to_bytes(16, "big")))
+                assert isinstance(await stranger.next(), p.Connected)
+                stranger.close()
+            spent = asyncio.get_running_loop().time() - begun
+            assert tries <= spent / (transport.RETRY_SECONDS_MIN * 0.75) + 1
+
+    run(test)
+
+
+def test_the_nonce_of_every_link_that_claims_to_be_a_peer_goes_to_that_peer_alone() -> None:
+    async def test() -> None:
+        async with played(2, 3) as (node, port, (two, three)):
+            await until(lambda: two.nonces and three.nonces)
+            assert two.nonces != three.nonces
+            claims = [number.to_bytes(16, "big") for number in range(1, 4)]
+            strangers = [await Played.open(port) for _ in claims]
+            for stranger, nonce in zip(strangers, claims, strict=True):
+                stranger.send(p.Connect(node=2, nonce=nonce))
+                assert await stranger.next() == p.Connected(node=1, nonce=nonce)
+            await until(lambda: len(two.proofs) == 3)
+            assert sorted(two.proofs) == claims
+            assert three.proofs == []
+            assert node.transport.connected == []
+            for stranger in strangers:
+                stranger.close()
+
+    run(test)
+
+
+def test_nodes_find_each_other_although_strangers_claim_to_be_them() -> None:
+    async def test() -> None:
+        async with group(3) as nodes:
+            ports = [int(node.membership.own_address.rsplit(":", 1)[1]) for node in nodes]
+            chance = Random(7)
+            is_over = False
+
+            async def claim() -> None:
+                opened: list[Played] = []
+                while not is_over:
+                    for place, port in enumerate(ports):
+                        try:
+                            stranger = await Played.open(port)
+                        except ConnectionError:
+                            continue  # the node is gone
+                        claimed = chance.choice(
+                            [number for number in (1, 2, 3) if number != place + 1]
+                        )
+                        stranger.send(p.Connect(node=claimed, nonce=chance.randbytes(16)))
+                        opened.append(stranger)
+                    for stranger in opened[:-30]:
+                        stranger.close()
+                    del opened[:-30]
+                for stranger in opened:
+                    stranger.close()
+
+            claiming = asyncio.create_task(claim())
+            for _ in range(5):
+                await until(lambda: all(len(node.transport._unproven) > 5 for node in nodes))
+                one, two = chance.sample(nodes, 2)
+                for accepted in list(one.transport._incoming.values()):
+                    accepted.close()
+                two.transport._peers[one.membership.node]._hang_up()
+                await until(lambda: all(len(node.transport.connected) == 2 for node in nodes))
+                await until(lambda: all(len(node.transport._incoming) == 2 for node in nodes))
+            gone = nodes.pop()
+            gone.transport.close()
+            await until(
+                lambda: all(
+                    node.transport.connected == [3 - node.membership.node] for node in nodes
+                )
+            )
+            again = Node(3, gone.membership.addresses)
+            nodes.append(again)
+            await again.transport.start(bind(again.membership.own_address))
+            await until(lambda: all(len(node.transport.connected) == 2 for node in nodes))
+            is_over = True
+            await claiming
 
     run(test)
 
 
 def test_a_peer_that_takes_nothing_is_sent_nothing_more_and_the_group_is_told_once() -> None:
     async def test() -> None:
-        taken: list[Played] = []
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            played = Played(reader, writer)
-            assert isinstance(await played.next(), p.Connect)
-            played.send(p.Welcome(node=2, incarnation="", knows="", client_address=""))
-            taken.append(played)  # and reads nothing any more
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=2**12)
-        port = server.sockets[0].getsockname()[1]
-        async with alone((2, f"127.0.0.1:{port}")) as (node, _):
+        async with played(2) as (node, _, (two,)):
+            await until(lambda: two.nonces)
+            two.welcome()
             await until(lambda: node.transport.connected)
             entry = Entry(2, 3, bytes(2**20))
             append = message(Kind.APPEND, index=1, log_term=1, entries=(entry,))
@@ -469,54 +666,6 @@ def test_a_peer_that_takes_nothing_is_sent_nothing_more_and_the_group_is_told_on
             node.transport.transmit(snapshot_message(SNAPSHOT))
             await until(lambda: node.replica.sent)
             assert node.replica.sent == [(2, False)]
-        for played in taken:
-            played.close()
-        server.close()
-
-    run(test)
-
-
-def test_an_original_peer_is_asked_and_answered_where_it_asks() -> None:
-    async def test() -> None:
-        asked: list[object] = []
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            played = Played(reader, writer)
-            assert isinstance(await played.next(), p.Connect)
-            played.send(p.Connected(is_accepted=True))
-            asked.append(await played.next())
-            played.send(p.AppendResult(is_taken=True, term=3))
-            assert await played.next() is None
-            writer.close()
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with alone((2, address)) as (node, port):
-            await until(lambda: node.transport.connected)
-            caller = await Played.open(port)
-            caller.send(p.Connect(node=2))
-            assert await caller.next() == p.Connected(is_accepted=True)
-            caller.send(p.Vote(candidate=2, term=3, last_term=1, last_index=-1))
-            await until(lambda: node.heard_of(Kind.VOTE))
-            node.transport.transmit(message(Kind.VOTE_REPLY, sender=1, to=2))
-            assert await caller.next() == p.VoteReply(term=3, is_granted=True)
-            node.transport.transmit(message(Kind.APPEND, entries=(Entry(1, 3, b"x"),)))
-            await until(lambda: node.heard_of(Kind.APPEND_REPLY))
-            assert [type(one) for one in asked] == [p.Append]
-            caller.close()
-        server.close()
-
-    run(test)
-
-
-def test_an_original_that_is_no_member_is_sent_away() -> None:
-    async def test() -> None:
-        async with alone(NOBODY) as (_, port):
-            caller = await Played.open(port)
-            caller.send(p.Connect(node=9))
-            assert await caller.next() == p.Connected(is_accepted=False)
-            assert await caller.next() is None
-            caller.close()
 
     run(test)
 
@@ -542,51 +691,13 @@ def test_a_peer_that_cannot_be_reached_is_said_once() -> None:
     run(test)
 
 
-def test_a_node_that_does_not_know_its_leader_answers_where_it_was_asked() -> None:
-    async def test() -> None:
-        async with alone(NOBODY) as (node, port):
-            leader = await Played.open(port)
-            await leader.greet(3)  # which is no peer that the node knows of
-            leader.send(p.Heartbeat(term=3, commit=-1, context=7))
-            await until(lambda: node.replica.stepped)
-            node.transport.transmit(message(Kind.HEARTBEAT_REPLY, to=3, context=7))
-            assert await leader.next() == p.HeartbeatReply(term=3, context=7)
-            node.transport.transmit(
-                message(Kind.VOTE, to=3)
-            )  # not an answer: there is no way for it
-            node.transport.transmit(message(Kind.HEARTBEAT_REPLY, to=3, context=8))
-            assert await leader.next() == p.HeartbeatReply(term=3, context=8)
-            leader.close()
-
-    run(test)
-
-
-def test_replies_to_one_that_does_not_read_them_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def test() -> None:
-        async with alone(NOBODY) as (node, port):
-            caller = await Played.open(port)
-            await caller.greet(3)
-            await until(lambda: node.transport._incoming)
-            line = node.transport._incoming[3].line
-            monkeypatch.setattr(transport, "UNSENT_MAX", 10_000)
-            reply = message(Kind.HEARTBEAT_REPLY, to=3)
-            for _ in range(1000):  # in one turn: nothing can leave meanwhile
-                node.transport.transmit(reply)
-            assert 10_000 < line.unsent < 10_100
-            caller.close()
-
-    run(test)
-
-
 @pytest.mark.parametrize("turns", range(5))
 def test_a_transport_that_is_closed_while_a_peer_comes_back_dials_no_more(turns: int) -> None:
     async def test() -> None:
         async with alone(NOBODY) as (node, _):
             peer = node.transport._peers[2]
             await until(lambda: node.said and peer._dialled is None)
-            peer.wake()
+            peer.prove()
             for _ in range(turns):
                 await asyncio.sleep(0)
             node.transport.close()

@@ -5,17 +5,29 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
-from penstock.protocol.peers import Packet, PacketReader
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.model import DEFAULT_QUEUE, AddTask
+from penstock.protocol.peers import Packet, PacketReader, encode_packet
+from penstock.protocol.peers import packets as p
 from penstock.raft.configuration import Configuration
 from penstock.raft.messages import Kind, Message, Snapshot
 from penstock.raft.refusals import BadMessage
 from penstock.server.peers.links import Incoming, Outgoing, Own
-from penstock.server.peers.transfers import SnapshotSource
+from penstock.server.peers.proofs import Proofs
 
 THREE = Configuration(voters=(1, 2, 3))
 INCARNATIONS = {number: f"{number:016x}" for number in range(1, 10)}
+
+
+PAYLOAD = encode_delta(AddTask(queue=DEFAULT_QUEUE, key=1, payload=b"task"))
+"""An entry that a follower can decode."""
+
+
+def address(number: int) -> str:
+    return f"host{number}:2702"
 
 
 def message(kind: Kind, sender: int = 1, to: int = 2, **fields: Any) -> Message:
@@ -127,7 +139,6 @@ class Node:
 
     number: int
     shelf: Shelf = field(default_factory=Shelf)
-    plain: SnapshotSource | None = None
     tray: Tray = field(default_factory=Tray)
     clock: Clock = field(default_factory=Clock)
     stepped: list[Message] = field(default_factory=list)
@@ -135,6 +146,9 @@ class Node:
     addresses: dict[int, str] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
     ended: list[tuple[int, bool]] = field(default_factory=list)
+    claimed: list[int] = field(default_factory=list)  # numbers that incoming links claimed
+    members: p.Members = field(default_factory=lambda: p.Members(index=-1, addresses={}))
+    heard_members: list[p.Members] = field(default_factory=list)
     refuses: bool = False  # whether the group takes nothing
 
     def __post_init__(self) -> None:
@@ -145,6 +159,10 @@ class Node:
             known=self.known.get,
             hear=lambda *told: self.heard.append(told),
             note_client_address=self.addresses.__setitem__,
+            members=lambda: self.members,
+            hear_members=self.heard_members.append,
+            claimed=self.claimed.append,
+            proofs=Proofs(Random(self.number).randbytes),
         )
 
     def step(self, message: Message) -> None:
@@ -156,10 +174,9 @@ class Node:
         return Outgoing(
             self.own,
             peer,
+            address(peer),
             write,
-            step=self.step,
             snapshots=self.shelf,
-            plain_snapshots=self.plain,
             done=lambda peer, ok: self.ended.append((peer, ok)),
             now=self.clock,
         )
@@ -169,7 +186,7 @@ class Node:
 
 
 class Wire:
-    """A connection that one node opened to another."""
+    """A connection that one node opened to another. It is proven when ``introduce`` was called for the two."""
 
     def __init__(self, opener: Node, acceptor: Node, *, peer: int | None = None) -> None:
         self.there = bytearray()
@@ -196,19 +213,18 @@ class Wire:
         self.incoming.close()
 
 
-class Original:
-    """The bytes that a TaskFlux node would hear, and what it says."""
+def introduce(opener: Node, acceptor: Node) -> None:
+    """Let the opener know the acceptor's nonce for it, as if a link of the acceptor had brought it."""
+    nonce = acceptor.own.proofs.nonce(opener.number, address(opener.number))
+    opener.own.proofs.claim(object(), acceptor.number, nonce)
 
-    def __init__(self, node: Node, number: int = 2) -> None:
-        self.heard = bytearray()
-        self.link = node.outgoing(number, self.heard.extend)
-        self.link.begin()
 
-    def taken(self) -> bytes:
-        """Return what it was told since it was last asked."""
-        data = bytes(self.heard)
-        self.heard.clear()
-        return data
-
-    def says(self, text: str) -> None:
-        self.link.receive(bytes.fromhex(text))
+def greeting_of(opener: Node, acceptor: Node) -> bytes:
+    """Return all that a peer sends on its link before its messages."""
+    nonce = acceptor.own.proofs.nonce(opener.number, address(opener.number))
+    packets: list[Packet] = [
+        p.Connect(node=opener.number, nonce=bytes(16)),
+        p.Proof(nonce=nonce),
+        p.Hello(incarnation=INCARNATIONS[opener.number], knows="", client_address=""),
+    ]
+    return b"".join(map(encode_packet, packets))

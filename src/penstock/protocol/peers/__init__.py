@@ -1,4 +1,4 @@
-"""What nodes say to each other, as bytes: TaskFlux's packets, and ours between nodes of ours (docs/peers.md). Pure."""
+"""The packets that nodes exchange, as bytes (docs/peers.md). Pure."""
 
 from penstock.protocol.peers.encoding import encode_packet
 from penstock.protocol.peers.packets import Packet, Standing, Type

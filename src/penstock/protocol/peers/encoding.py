@@ -1,30 +1,29 @@
-"""Packets to bytes (docs/peers.md). What does not fit its field is our own mistake, and asserted."""
+"""Packets to bytes (docs/peers.md). A value that does not fit its field is our own mistake, and asserted."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.binary import CHECKSUM_START, INT32, UINT32, checksum_of_one, encode_string
+from penstock.binary import INT32, UINT32, checksum_of_one, encode_string
 from penstock.protocol.peers import packets as p
 from penstock.protocol.peers.layouts import (
     APPEND_HEAD,
     BOUNDS,
     CHUNK_HEAD,
-    CHUNK_UNIT,
-    CONNECT,
     ENTRY_HEAD,
     ENTRY_UNIT,
-    EXTENSIONS,
+    MEASURED,
+    MEMBERS_HEAD,
     OFFER_HEAD,
-    ORIGINALS,
+    PLAIN,
     ZEROS,
     Layout,
 )
 from penstock.protocol.peers.packets import Packet, Type
 
 _FIXED: Final[dict[type[Any], tuple[int, Layout, bool]]] = {
-    layout.kind: (kind, layout, table is EXTENSIONS)
-    for table in (ORIGINALS, EXTENSIONS)
+    layout.kind: (kind, layout, table is MEASURED)
+    for table in (PLAIN, MEASURED)
     for kind, layout in table.items()
 }
 """Of each packet of fixed size: its type, its fields, and whether a length comes before them."""
@@ -43,11 +42,6 @@ def encode_packet(packet: Packet) -> bytes:
     match packet:
         case p.Append():
             return _encode_append(packet)
-        case p.Connect():
-            return _encode_connect(packet)
-        case p.PlainChunk():
-            padding = ZEROS[len(packet.data) % CHUNK_UNIT]
-            return _bounded(Type.PLAIN_CHUNK, len(packet.data), packet.data + padding)
         case p.Chunk():
             place = packet.leader_term, packet.index, packet.term, packet.offset, packet.size
             return _measured(Type.CHUNK, CHUNK_HEAD.pack(*place) + packet.data)
@@ -56,9 +50,8 @@ def encode_packet(packet: Packet) -> bytes:
             return _measured(Type.OFFER, OFFER_HEAD.pack(*head) + packet.configuration)
         case p.Hello():
             return _measured(Type.HELLO, bytes((packet.version,)) + _encode_names(packet))
-        case p.Welcome():
-            head_of_both = bytes((packet.version,)) + INT32.pack(packet.node)
-            return _measured(Type.WELCOME, head_of_both + _encode_names(packet))
+        case p.Members():
+            return _measured(Type.MEMBERS, _encode_members(packet))
     raise AssertionError(f"no packet: {packet!r}")
 
 
@@ -83,15 +76,7 @@ def _encode_append(packet: p.Append) -> bytes:
     return _measured(Type.APPEND, b"".join(pieces))
 
 
-def _encode_connect(packet: p.Connect) -> bytes:
-    payload = CONNECT.pack(packet.node)
-    checksum = checksum_of_one(payload)
-    if packet.is_announcing:
-        checksum ^= CHECKSUM_START
-    return bytes((Type.CONNECT,)) + payload + UINT32.pack(checksum)
-
-
-def _encode_names(packet: p.Hello | p.Welcome) -> bytes:
+def _encode_names(packet: p.Hello) -> bytes:
     return (
         encode_string(packet.incarnation)
         + encode_string(packet.knows)
@@ -99,14 +84,17 @@ def _encode_names(packet: p.Hello | p.Welcome) -> bytes:
     )
 
 
+def _encode_members(packet: p.Members) -> bytes:
+    pieces = [MEMBERS_HEAD.pack(packet.index, len(packet.addresses))]
+    for number, address in sorted(packet.addresses.items()):
+        pieces += [INT32.pack(number), encode_string(address)]
+    return b"".join(pieces)
+
+
 def _measured(kind: Type, body: bytes) -> bytes:
-    return _bounded(kind, len(body), body)
-
-
-def _bounded(kind: Type, length: int, body: bytes) -> bytes:
     least, most = BOUNDS[kind]
-    assert least <= length <= most, f"a packet of type {kind.name} cannot count {length} bytes"
-    return _sealed(kind, _pack_length(length) + body)
+    assert least <= len(body) <= most, f"a packet of type {kind.name} has no {len(body)} bytes"
+    return _sealed(kind, _pack_length(len(body)) + body)
 
 
 def _sealed(kind: int, payload: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Where the fields of packets are (docs/peers.md); both directions use these and nothing else.
 
-A packet is its type, its payload, and the payload's checksum. Payloads of ours begin with the length of what follows in
-them, so that any of them can be bounded and skipped by who knows nothing else of it.
+A packet is its type, its payload, and the payload's checksum. All payloads but those of votes begin with the length of
+the rest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ ENTRY_HEAD: Final = Struct(">qi")
 ENTRY_UNIT: Final = (
     8  # an entry is followed by its length modulo this many zeros, which aligns nothing
 )
-CHUNK_UNIT: Final = 4
 
 OFFER_HEAD: Final = Struct(">qqqqI")
 CHUNK_HEAD: Final = Struct(">qqqqq")
 
+MEMBERS_HEAD: Final = Struct(">qi")
+"""Index and count."""
+
 ZEROS: Final = tuple(bytes(count) for count in range(ENTRY_UNIT))
+
+_NUMBER_AND_NONCE: Final = f"i{p.NONCE_SIZE}s"
 
 TEXT_FIELD_MAX: Final = LENGTH_SIZE + p.TEXT_SIZE_MAX
 
@@ -48,21 +52,16 @@ def _layout(kind: type[Any], form: str, *names: str) -> Layout:
     return Layout(kind, Struct(">" + form), names or tuple(f.name for f in fields(kind)))
 
 
-ORIGINALS: Final[dict[int, Layout]] = {
-    Type.CONNECTED: _layout(p.Connected, "?"),
+PLAIN: Final[dict[int, Layout]] = {
     Type.VOTE: _layout(p.Vote, "iqqq"),
     Type.VOTE_REPLY: _layout(p.VoteReply, "q?"),
-    Type.APPEND_RESULT: _layout(p.AppendResult, "?q"),
-    Type.INSTALL: _layout(p.Install, "qiqq"),
-    Type.PLAIN_CHUNK_TAKEN: _layout(p.PlainChunkTaken, ""),
-    Type.INSTALLED: _layout(p.Installed, "q"),
-    Type.RETRANSMIT: _layout(p.Retransmit, ""),
 }
-"""TaskFlux's packets of fixed size; ``Connect`` is one too, but for its checksum."""
+"""Packets of fixed size without a length: TaskFlux has them so."""
 
-CONNECT: Final = Struct(">i")
-
-EXTENSIONS: Final[dict[int, Layout]] = {
+MEASURED: Final[dict[int, Layout]] = {
+    Type.CONNECT: _layout(p.Connect, _NUMBER_AND_NONCE),
+    Type.CONNECTED: _layout(p.Connected, _NUMBER_AND_NONCE),
+    Type.PROOF: _layout(p.Proof, f"{p.NONCE_SIZE}s"),
     Type.TRANSFER_VOTE: _layout(p.TransferVote, "qqq"),
     Type.HINTED_VOTE_REPLY: _layout(p.HintedVoteReply, "q?qq"),
     Type.PRE_VOTE: _layout(p.PreVote, "qqq"),
@@ -76,15 +75,14 @@ EXTENSIONS: Final[dict[int, Layout]] = {
     Type.OFFER_REPLY: _layout(p.OfferReply, "qqqqB"),
     Type.CHUNK_REPLY: _layout(p.ChunkReply, "qqqqB"),
 }
-"""Packets of ours of fixed size, behind their length."""
+"""Packets of fixed size behind their length."""
 
 BOUNDS: Final[dict[int, tuple[int, int]]] = {
     Type.APPEND: (APPEND_HEAD.size, p.APPEND_SIZE_MAX),
-    Type.PLAIN_CHUNK: (0, p.PLAIN_CHUNK_SIZE_MAX),
-    Type.WELCOME: (5 + 3 * LENGTH_SIZE, 256 + 3 * TEXT_FIELD_MAX),
     Type.HELLO: (1 + 3 * LENGTH_SIZE, 256 + 3 * TEXT_FIELD_MAX),
+    Type.MEMBERS: (MEMBERS_HEAD.size, p.MEMBERS_SIZE_MAX),
     Type.OFFER: (OFFER_HEAD.size, OFFER_HEAD.size + p.CONFIGURATION_SIZE_MAX),
     Type.CHUNK: (CHUNK_HEAD.size + 1, CHUNK_HEAD.size + p.CHUNK_SIZE_MAX),
-    **{kind: (layout.form.size, layout.form.size) for kind, layout in EXTENSIONS.items()},
+    **{kind: (layout.form.size, layout.form.size) for kind, layout in MEASURED.items()},
 }
 """The least and the most that the length at the start of a payload may say."""

@@ -1,7 +1,6 @@
-"""What nodes say to each other, as values (docs/peers.md).
+"""The packets that nodes exchange, as values (docs/peers.md).
 
-The first group are TaskFlux's packets, as its programs have them; the second are ours, sent only to nodes that announced
-that they know them. Indexes are the wire's: they begin with 0, and (index -1, term 1) is the place before all entries.
+Indexes are those of the wire: they begin with 0, and (index -1, term 1) is the place before all entries.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 1
-"""Of our packets. A higher one that another node names is one that it speaks besides this."""
+"""The version of the packets. A node that names a later version understands this one too."""
 
 APPEND_SIZE_MAX: Final = 24 * 2**20
 """What an append may count: the largest payload and room to spare, or a mebibyte of the smallest ones with their heads."""
 
-PLAIN_CHUNK_SIZE_MAX: Final = 16 * 2**20
-"""Data of a TaskFlux chunk: it may hold a whole queue, and TaskFlux has no limit."""
-
 CHUNK_SIZE_MAX: Final = 2**20
-"""Data of a chunk of ours."""
+"""Data of a snapshot's chunk."""
 
 CONFIGURATION_SIZE_MAX: Final = 64 * 2**10
+MEMBERS_SIZE_MAX: Final = 64 * 2**10
+NONCE_SIZE: Final = 16
+"""Bytes of a nonce: 128 random bits cannot be guessed."""
+
 TEXT_SIZE_MAX: Final = 255
 INCARNATION_SIZE: Final = 16
 
@@ -31,20 +31,14 @@ INCARNATION_SIZE: Final = 16
 class Type(IntEnum):
     """The first byte of a packet."""
 
-    CONNECT = ord("C")
-    CONNECTED = ord("c")
+    CONNECT = ord("G")
+    CONNECTED = ord("g")
+    PROOF = ord("R")
+    HELLO = ord("H")
+    MEMBERS = ord("M")
     VOTE = ord("V")
     VOTE_REPLY = ord("v")
     APPEND = ord("A")
-    APPEND_RESULT = ord("a")
-    INSTALL = ord("S")
-    PLAIN_CHUNK = ord("B")
-    PLAIN_CHUNK_TAKEN = ord("b")
-    INSTALLED = ord("s")
-    RETRANSMIT = ord("R")
-    # Ours.
-    WELCOME = ord("h")
-    HELLO = ord("H")
     TRANSFER_VOTE = ord("W")
     HINTED_VOTE_REPLY = ord("w")
     PRE_VOTE = ord("P")
@@ -69,20 +63,51 @@ class Standing(IntEnum):
     IS_REFUSED = 2  # of an old term, or not what its checksum says
 
 
-# --- TaskFlux's ---
+# --- proving a link ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """Opens a connection. ``is_announcing``: the opener knows our packets; the checksum's complement says so."""
+    """Opens a link: the number that the opener claims, and the nonce that the real node of that number returns."""
 
     node: int
-    is_announcing: bool = False
+    nonce: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    is_accepted: bool
+    """The acceptor's number and the opener's nonce. It discloses nothing that a stranger could use."""
+
+    node: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A nonce that the opener received over a link which claimed to be the acceptor's."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The sender's incarnation, and the one by which it knows the receiver (empty if by none)."""
+
+    incarnation: str
+    knows: str
+    client_address: str
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """Where the members of the sender's configuration listen, as of the last entry that it applied."""
+
+    index: int
+    addresses: dict[int, str]
+
+
+# --- messages ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,72 +135,6 @@ class Append:
     leader: int
     terms: Sequence[int] = ()
     payloads: Sequence[bytes] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
-    """Whether the append before it was taken; TaskFlux's whole answer."""
-
-    is_taken: bool
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Install:
-    """Begins a snapshot, which follows in chunks."""
-
-    term: int
-    leader: int
-    last_index: int
-    last_term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainChunk:
-    """Part of a snapshot; without data, its end."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainChunkTaken:
-    """Go on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """The end of a snapshot's exchange; before its last chunk, a refusal."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retransmit:
-    """The last packet arrived with a wrong checksum: say it again."""
-
-
-# --- ours ---
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """What an acceptor says of itself, and by which incarnation it knows the opener, empty if not at all."""
-
-    node: int
-    incarnation: str
-    knows: str
-    client_address: str
-    version: int = VERSION
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """The same of an opener, whose number its ``Connect`` said."""
-
-    incarnation: str
-    knows: str
-    client_address: str
-    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,22 +262,15 @@ class ChunkReply:
     standing: Standing
 
 
-Original = (
+Packet = (
     Connect
     | Connected
+    | Proof
+    | Hello
+    | Members
     | Vote
     | VoteReply
     | Append
-    | AppendResult
-    | Install
-    | PlainChunk
-    | PlainChunkTaken
-    | Installed
-    | Retransmit
-)
-Extension = (
-    Welcome
-    | Hello
     | TransferVote
     | HintedVoteReply
     | PreVote
@@ -334,4 +286,3 @@ Extension = (
     | Chunk
     | ChunkReply
 )
-Packet = Original | Extension

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from penstock.binary import CHECKSUM_START, INT32, UINT32, Reader, checksum_of_one
+from penstock.binary import INT32, UINT32, Reader, checksum_of_one
 from penstock.errors import CorruptData, TruncatedData
+from penstock.model import TERM_MAX
 from penstock.protocol.peers import packets as p
 from penstock.protocol.peers.layouts import (
     APPEND_HEAD,
     BOUNDS,
     CHECKSUM_SIZE,
     CHUNK_HEAD,
-    CHUNK_UNIT,
-    CONNECT,
     ENTRY_HEAD,
     ENTRY_UNIT,
-    EXTENSIONS,
     LENGTH_SIZE,
+    MEASURED,
     OFFER_HEAD,
-    ORIGINALS,
+    PLAIN,
     TYPE_SIZE,
     ZEROS,
     Layout,
@@ -33,11 +32,13 @@ from penstock.protocol.peers.packets import Packet, Standing, Type
 
 _TYPES: Final = frozenset(Type)
 _HEAD_SIZE: Final = TYPE_SIZE + LENGTH_SIZE
-_FIXED: Final[dict[int, Layout]] = {**ORIGINALS, **EXTENSIONS}
+_FIXED: Final[dict[int, Layout]] = {**PLAIN, **MEASURED}
 _FIXED_SIZES: Final[dict[int, int]] = {
-    Type.CONNECT: TYPE_SIZE + CONNECT.size + CHECKSUM_SIZE,
-    **{kind: TYPE_SIZE + one.form.size + CHECKSUM_SIZE for kind, one in ORIGINALS.items()},
+    kind: TYPE_SIZE + one.form.size + CHECKSUM_SIZE for kind, one in PLAIN.items()
 }
+
+_TERMS: Final = frozenset(("term", "last_term", "hint_term", "leader_term"))
+"""The fields of packets of fixed size that are terms."""
 
 ALL_TYPES: Final[frozenset[int]] = _TYPES
 
@@ -109,14 +110,11 @@ def _size(data: bytearray, offset: int, kind: int) -> int:
             expected=f"{least} to {most}",
             found=str(length),
         )
-    padding = length % CHUNK_UNIT if kind == Type.PLAIN_CHUNK else 0
-    return int(_HEAD_SIZE + length + padding + CHECKSUM_SIZE)
+    return int(_HEAD_SIZE + length + CHECKSUM_SIZE)
 
 
 def _decode(kind: int, payload: bytes, found: int) -> Packet:
     right = checksum_of_one(payload)
-    if kind == Type.CONNECT:
-        return _decode_connect(payload, right, found)
     if found != right:
         raise CorruptData(
             f"wrong checksum of a packet of type {_name(kind)}",
@@ -131,14 +129,6 @@ def _decode(kind: int, payload: bytes, found: int) -> Packet:
     return _decode_varied(kind, payload)
 
 
-def _decode_connect(payload: bytes, right: int, found: int) -> p.Connect:
-    if found not in (right, right ^ CHECKSUM_START):
-        raise CorruptData(
-            "wrong checksum of a ConnectRequest", expected=f"{right:08X}", found=f"{found:08X}"
-        )
-    return p.Connect(node=CONNECT.unpack(payload)[0], is_announcing=found != right)
-
-
 def _decode_fixed(layout: Layout, payload: bytes) -> Packet:
     fields = dict(
         zip(
@@ -147,10 +137,18 @@ def _decode_fixed(layout: Layout, payload: bytes) -> Packet:
             strict=True,
         )
     )
+    for name in _TERMS.intersection(fields):
+        _check_term(fields[name])
     if "standing" in fields:
         fields["standing"] = _standing(fields["standing"])
     packet: Packet = layout.kind(**fields)
     return packet
+
+
+def _check_term(term: int) -> None:
+    """Refuse a term that no cluster can reach: the one after it would not fit its field."""
+    if term > TERM_MAX:
+        raise CorruptData("an impossible term", expected=f"at most {TERM_MAX}", found=str(term))
 
 
 def _standing(code: int) -> Standing:
@@ -173,6 +171,7 @@ def _decode_append(payload: bytes) -> p.Append:
             found=str(count),
         )
     terms, payloads = _decode_entries(payload, LENGTH_SIZE + APPEND_HEAD.size, count)
+    _check_term(max(term, previous_term, *terms))
     return p.Append(
         commit=commit,
         term=term,
@@ -216,11 +215,10 @@ def _decode_entries(data: bytes, offset: int, count: int) -> tuple[list[int], li
 
 def _decode_varied(kind: int, payload: bytes) -> Packet:
     reader = Reader(payload, LENGTH_SIZE)
-    if kind == Type.PLAIN_CHUNK:
-        return _decode_plain_chunk(payload)
     if kind == Type.CHUNK:
         leader_term, index, term, offset, size = CHUNK_HEAD.unpack_from(payload, LENGTH_SIZE)
         data = payload[LENGTH_SIZE + CHUNK_HEAD.size :]
+        _check_term(max(leader_term, term))
         if offset < 0 or offset + len(data) > size:
             raise CorruptData(
                 "a chunk that is not inside its snapshot",
@@ -232,34 +230,40 @@ def _decode_varied(kind: int, payload: bytes) -> Packet:
         )
     if kind == Type.OFFER:
         return _decode_offer(payload)
+    if kind == Type.MEMBERS:
+        return _decode_members(reader)
     version = reader.byte("a version")
     if version < p.VERSION:
         raise CorruptData("a version that never was", found=str(version))
-    node = reader.int32("a node's number") if kind == Type.WELCOME else 0
     incarnation, knows = _incarnation(reader), _incarnation(reader)
     address = _text(reader, "a client address")
     if version == p.VERSION:  # a later one may say more
         reader.finish("a greeting")
-    if kind == Type.WELCOME:
-        return p.Welcome(
-            node=node,
-            incarnation=incarnation,
-            knows=knows,
-            client_address=address,
-            version=version,
-        )
     return p.Hello(incarnation=incarnation, knows=knows, client_address=address, version=version)
 
 
-def _decode_plain_chunk(payload: bytes) -> p.PlainChunk:
-    size = INT32.unpack_from(payload)[0]
-    if payload[LENGTH_SIZE + size :] != ZEROS[size % CHUNK_UNIT]:
-        raise CorruptData("padding that is not zero", offset=LENGTH_SIZE + size)
-    return p.PlainChunk(data=payload[LENGTH_SIZE : LENGTH_SIZE + size])
+def _decode_members(reader: Reader) -> p.Members:
+    index, count = reader.int64("an index"), reader.int32("a count of members")
+    room = p.MEMBERS_SIZE_MAX // (INT32.size + LENGTH_SIZE)
+    if not 0 <= count <= room:
+        raise CorruptData("impossible number of members", expected=f"0 to {room}", found=str(count))
+    addresses: dict[int, str] = {}
+    for _ in range(count):
+        number = reader.int32("a node's number")
+        addresses[number] = _text(reader, "an address")
+    reader.finish("members")
+    if (
+        list(addresses) != sorted(addresses)
+        or len(addresses) != count
+        or min(addresses, default=1) < 1
+    ):
+        raise CorruptData("members that are not in order, or not numbered from 1 on")
+    return p.Members(index=index, addresses=addresses)
 
 
 def _decode_offer(payload: bytes) -> p.Offer:
     leader_term, index, term, size, checksum = OFFER_HEAD.unpack_from(payload, LENGTH_SIZE)
+    _check_term(max(leader_term, term))
     if size < 0:
         raise CorruptData("negative size of a snapshot", offset=LENGTH_SIZE + 24, found=str(size))
     return p.Offer(

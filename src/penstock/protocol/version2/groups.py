@@ -77,7 +77,6 @@ def encode_cluster(info: ClusterInfo) -> bytes:
     numbers = (info.term, info.first, info.last, info.committed, info.applied)
     return (
         _CLUSTER.pack(info.node, leader, ROLES.index(info.role), flags, *numbers)
-        + encode_string(info.incarnation)
         + UINT32.pack(len(info.members))
         + b"".join(map(_encode_member, info.members))
     )
@@ -114,7 +113,6 @@ def decode_cluster(reader: Reader) -> ClusterInfo:
     flags = decode_flags(reader, _LEADING | _JOINT)
     term, first, last = reader.int64(), reader.int64(), reader.int64()
     committed, applied = reader.int64(), reader.int64()
-    incarnation = reader.string("an incarnation")
     count = decode_count(reader, _MEMBER_SIZE_MIN)
     return ClusterInfo(
         node=node,
@@ -127,7 +125,6 @@ def decode_cluster(reader: Reader) -> ClusterInfo:
         last=last,
         committed=committed,
         applied=applied,
-        incarnation=incarnation,
         members=tuple(_member(reader) for _ in range(count)),
     )
 

@@ -437,7 +437,6 @@ class ClusterInfo:
     last: int
     committed: int
     applied: int
-    incarnation: str
     members: tuple[ClusterMember, ...]
 
 

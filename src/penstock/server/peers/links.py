@@ -1,9 +1,8 @@
-"""Links between two nodes, without sockets: bytes in, bytes out, messages of the group on the other side (docs/peers.md).
+"""Links between two nodes, without sockets: bytes in, bytes out, Raft messages on the other side (docs/peers.md).
 
-Each node opens a link to each peer and says everything there; what a peer says comes on the link that the peer opened. Back
-on the same one come answers to a snapshot's chunks, and replies of a peer that has no link of its own yet: one that joins a
-group may not know where its leader is. An original TaskFlux node always answers where it was asked.
-A link that hears something it cannot have been meant to hear is broken, for good; its owner opens another.
+Each node opens a link to each peer and sends all its messages there; a peer's messages arrive on the link that the peer
+opened. Only answers to a snapshot's chunks come back on the same link. A link carries messages only after it was proven
+(``proofs``). A link that receives anything else than it may is broken for good; its owner opens another.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from penstock.protocol.peers import Packet, PacketReader, Type, encode_packet
 from penstock.protocol.peers import packets as p
 from penstock.raft.messages import Entry, Kind, Message
 from penstock.raft.refusals import BadMessage
-from penstock.server.peers.originals import ANSWER_SECONDS, Answering, Asking
+from penstock.server.peers.proofs import PROOFS_MAX, Proofs
 from penstock.server.peers.transfers import (
     Reception,
     Sending,
@@ -36,7 +35,7 @@ SLOWEST_RATE: Final = 2**20
 """Bytes a second that a connection between nodes carries at the least."""
 
 HANDSHAKE_SECONDS: Final = 5.0
-"""How long the other side may take to say who it is."""
+"""How long a link may take to be proven."""
 
 
 class Appends:
@@ -61,7 +60,7 @@ class Appends:
 
 @dataclass(slots=True, kw_only=True)
 class Own:
-    """What a node says of itself, and whom it tells what others say of themselves. One for all links of a node."""
+    """What all links of a node share: what it tells its peers, and where it notes what they tell."""
 
     node: int
     incarnation: str
@@ -69,8 +68,10 @@ class Own:
     known: Callable[[int], str | None]  # by which incarnation we know a peer
     hear: Callable[[int, str, str | None], None]  # a peer's incarnation, and by which it knows us
     note_client_address: Callable[[int, str], None]
-    # Whether a node of this number that does not know our packets may connect.
-    takes_original: Callable[[int], bool] = lambda _: True
+    members: Callable[[], p.Members]  # of this node's configuration
+    hear_members: Callable[[p.Members], None]  # of a peer's configuration
+    claimed: Callable[[int], None]  # an incoming link claims to be a node's, and is not proven yet
+    proofs: Proofs
     reception: Reception = field(default_factory=Reception)
     appends: Appends = field(default_factory=Appends)
 
@@ -87,6 +88,7 @@ class _Link(ABC):
         self._begun: float | None = None  # when the packet began that is not whole yet
         self._is_closed = False  # by its owner, or because it broke
         self.is_ready = False  # whether the handshake is done
+        self._awaited = "no handshake"  # what a link that is not ready lacks
         self.reason: str | None = None  # why it is broken
 
     @property
@@ -129,7 +131,7 @@ class _Link(ABC):
         """Look at the clock; to be called about once a second, or more often."""
         is_met = self.is_ready or self._is_closed
         if not is_met and self._now() - self._since >= HANDSHAKE_SECONDS:
-            self._break(f"no handshake within {HANDSHAKE_SECONDS:g} s")
+            self._break(f"{self._awaited} within {HANDSHAKE_SECONDS:g} s")
         if self._begun is None:
             return
         patience = PACKET_SECONDS + self._reader.held / SLOWEST_RATE
@@ -151,69 +153,84 @@ class _Link(ABC):
         self._is_closed = True
         self.is_ready = False
 
-    def _note_greeting(self, peer: int, greeting: p.Hello | p.Welcome) -> None:
+    def _greeting(self, peer: int) -> p.Hello:
+        own = self._own
+        knows = own.known(peer) or ""
+        return p.Hello(incarnation=own.incarnation, knows=knows, client_address=own.client_address)
+
+    def _note_greeting(self, peer: int, greeting: p.Hello) -> None:
         self._own.hear(peer, greeting.incarnation, greeting.knows or None)
         if greeting.client_address:
             self._own.note_client_address(peer, greeting.client_address)
 
 
 class Outgoing(_Link):
-    """The link that we opened: all that we say to a peer."""
+    """The link that we opened: all that we send to a peer.
 
-    _GREETINGS: Final = frozenset((Type.WELCOME, Type.CONNECTED))
-    _ANSWERS: Final = frozenset(
-        (
-            Type.OFFER_REPLY,
-            Type.CHUNK_REPLY,
-            Type.VOTE_REPLY,
-            Type.HINTED_VOTE_REPLY,
-            Type.PRE_VOTE_REPLY,
-            Type.APPEND_REPLY,
-            Type.HEARTBEAT_REPLY,
-            Type.READ_REPLY,
-        )
-    )
+    We send our nonce; the listener at the peer's address returns it with its number. Then we return every nonce that an
+    incoming link claims to be the peer's, until the peer greets us: one of them was its own.
+    """
+
+    _CONNECTED: Final = frozenset((Type.CONNECTED,))
+    _HELLO: Final = frozenset((Type.HELLO,))
+    _ANSWERS: Final = frozenset((Type.OFFER_REPLY, Type.CHUNK_REPLY))
 
     def __init__(
         self,
         own: Own,
         peer: int,
+        address: str,
         write: Callable[[bytes], None],
         *,
-        step: Callable[[Message], None],
         snapshots: SnapshotSource,
         done: Callable[[int, bool], None],
         now: Callable[[], float],
-        plain_snapshots: SnapshotSource | None = None,
     ) -> None:
-        """``done`` is told how each transfer ended, possibly before ``send`` returns.
+        """``address``: the configured one, which the link was opened to. ``done`` gets how each transfer ended.
 
-        ``plain_snapshots``: states as an original reads them; without, an original gets no snapshot.
+        ``done`` may be called before ``send`` returns.
         """
         super().__init__(own, write, now)
         self.peer = peer
-        self._step = step
         self._snapshots = snapshots
-        self._plain_snapshots = plain_snapshots
         self._done = done
         self._sending: Sending | None = None
-        self._asking: Asking | None = None  # if the peer is an original
-
-    @property
-    def is_original(self) -> bool:
-        return self._asking is not None
+        self._nonce = own.proofs.nonce(peer, address)
+        self._is_connected = False  # whether the nonce came back
+        self._returned: set[bytes] = set()  # nonces that we returned on this link
+        self._members: p.Members | None = None  # what the peer was told last
 
     def begin(self) -> None:
-        """Say who we are: the connection is there."""
+        """Start the handshake: the connection is there."""
         self._since = self._now()
-        self._write(p.Connect(node=self._own.node, is_announcing=True))
+        self._write(p.Connect(node=self._own.node, nonce=self._nonce))
+
+    def prove(self) -> None:
+        """Return the nonces that links claim to be the peer's, if the peer still waits for its own."""
+        if not self._is_connected or self.is_ready:
+            return
+        for nonce in self._own.proofs.candidates(self.peer):
+            if nonce in self._returned:
+                continue
+            if len(self._returned) >= PROOFS_MAX:
+                self._break(f"more than {PROOFS_MAX} links claim to be node {self.peer}'s")
+                return
+            self._returned.add(nonce)
+            self._write(p.Proof(nonce=nonce))
+
+    def tell_members(self) -> None:
+        """Send where the members of our configuration listen, unless the peer knows."""
+        members = self._own.members()
+        if self.is_ready and (
+            self._members is None or members.addresses != self._members.addresses
+        ):
+            self._members = members
+            self._write(members)
 
     def send(self, message: Message) -> bool:
-        """Say a message. Return whether it was taken; one that was not is lost."""
+        """Send a message. Return whether it was taken; one that was not is lost."""
         if not self.is_ready:
             return False
-        if self._asking is not None:
-            return self._asking.send(message)
         if message.kind is Kind.SNAPSHOT:
             self._begin_sending(message)
         else:
@@ -236,56 +253,42 @@ class Outgoing(_Link):
         self._sending.offer()
 
     def _allowed(self) -> frozenset[int]:
-        if not self.is_ready:
-            return self._GREETINGS
-        return self._ANSWERS if self._asking is None else self._asking.allowed
+        if self.is_ready:
+            return self._ANSWERS
+        return self._HELLO if self._is_connected else self._CONNECTED
 
     def _take(self, packet: Packet) -> None:
-        if not self.is_ready:
-            self._take_greeting(packet)
-        elif self._asking is not None:
-            self._asking.take(packet)
-        elif not isinstance(packet, p.OfferReply | p.ChunkReply):
-            self._step(message_of(packet, sender=self.peer, to=self._own.node))
-        elif self._sending is not None:
-            self._sending.take(packet)
-            self._look_at_sending()
+        match packet:
+            case p.Connected():
+                self._take_connected(packet)
+            case p.Hello():
+                # What we know of the peer is told before we learn from it.
+                self._write(self._greeting(self.peer))
+                self.is_ready = True
+                self._note_greeting(self.peer, packet)
+                self.tell_members()
+            case p.OfferReply() | p.ChunkReply() if self._sending is not None:
+                self._sending.take(packet)
+                self._look_at_sending()
 
-    def _take_greeting(self, packet: Packet) -> None:
-        if isinstance(packet, p.Welcome):
-            if packet.node != self.peer:
-                raise CorruptData(
-                    "another node answers at this address",
-                    expected=f"node {self.peer}",
-                    found=f"node {packet.node}",
-                )
-            own = self._own
-            knows = own.known(self.peer) or ""
-            self._write(
-                p.Hello(incarnation=own.incarnation, knows=knows, client_address=own.client_address)
+    def _take_connected(self, packet: p.Connected) -> None:
+        if packet.node != self.peer:
+            raise CorruptData(
+                "another node answers at this address",
+                expected=f"node {self.peer}",
+                found=f"node {packet.node}",
             )
-            self.is_ready = True
-            self._note_greeting(self.peer, packet)
-            return
-        assert isinstance(packet, p.Connected)
-        if not packet.is_accepted:
-            raise CorruptData("the peer does not let us connect")
-        self._asking = Asking(
-            self._write_bytes,
-            step=self._step,
-            snapshots=self._plain_snapshots,
-            done=lambda ok: self._done(self.peer, ok),
-            now=self._now,
-        )
-        self.is_ready = True
+        if packet.nonce != self._nonce:
+            raise CorruptData("the peer returns another nonce than it was sent")
+        self._is_connected = True
+        self._awaited = "the peer did not connect to this node, or not from where it is looked for,"
+        self.prove()
 
     def tick(self) -> None:
         super().tick()
         if self._sending is not None:
             self._sending.tick()
             self._look_at_sending()
-        if self._asking is not None and self._asking.is_overdue:
-            self._break(f"no answer within {ANSWER_SECONDS:g} s")
 
     def _look_at_sending(self) -> None:
         sending = self._sending
@@ -299,15 +302,17 @@ class Outgoing(_Link):
         if self._sending is not None:
             self._sending.end(False)
             self._look_at_sending()
-        if self._asking is not None:
-            self._asking.close()
 
 
 class Incoming(_Link):
-    """A link that a peer opened: all that it says to us."""
+    """A link that a node opened to us: all that it sends, once it has proven to be the peer that it claims to be.
+
+    Until then it may claim a number and return nonces, both in packets of a few bytes, and learns nothing.
+    """
 
     _CONNECT: Final = frozenset((Type.CONNECT,))
-    _HELLO: Final = frozenset((Type.HELLO,))
+    _PROOF: Final = frozenset((Type.PROOF,))
+    _PROOF_OR_HELLO: Final = frozenset((Type.PROOF, Type.HELLO))
     _MESSAGES: Final = frozenset(
         (
             Type.VOTE,
@@ -324,6 +329,7 @@ class Incoming(_Link):
             Type.READ,
             Type.READ_REPLY,
             Type.OFFER,
+            Type.MEMBERS,
         )
     )
     _MESSAGES_AND_CHUNKS: Final = _MESSAGES | {Type.CHUNK}
@@ -338,81 +344,71 @@ class Incoming(_Link):
         now: Callable[[], float],
     ) -> None:
         super().__init__(own, write, now)
-        self.peer = 0  # until the handshake is done
+        self.claims = 0  # the number that the opener claims
+        self.is_proven = False  # whether the opener is the peer that it claims to be
         self._step = step
         self._sink = sink
-        self._opener = 0  # who says it opened the link
-        self._answering: Answering | None = None  # if it is an original
+        self._wrong_proofs = 0
         self._has_offered = False  # whether chunks may come
 
-    @property
-    def is_original(self) -> bool:
-        return self._answering is not None
-
-    def reply(self, message: Message) -> None:
-        """Answer on this link: an original always, others while there is no link to them."""
-        if not self.is_ready:
-            return
-        if self._answering is not None:
-            self._answering.reply(message)
-        else:
-            self._write(packet_of(message))
-
     def _allowed(self) -> frozenset[int]:
-        if self._opener == 0:
-            return self._CONNECT
-        if not self.is_ready:
-            return self._HELLO
-        if self._answering is not None:
-            return self._answering.ALLOWED
-        return self._MESSAGES_AND_CHUNKS if self._has_offered else self._MESSAGES
+        if self.is_ready:
+            return self._MESSAGES_AND_CHUNKS if self._has_offered else self._MESSAGES
+        if self.is_proven:
+            return self._PROOF_OR_HELLO  # proofs that were sent before our greeting arrived
+        return self._PROOF if self.claims else self._CONNECT
 
     def _take(self, packet: Packet) -> None:
         match packet:
             case p.Connect():
                 self._take_connect(packet)
+            case p.Proof():
+                self._take_proof(packet)
             case p.Hello():
-                self.peer, self.is_ready = self._opener, True
-                self._note_greeting(self.peer, packet)
+                self.is_ready = True
+                self._note_greeting(self.claims, packet)
+            case p.Members():
+                self._own.hear_members(packet)
             case p.Offer():
                 self._has_offered = True
                 self._own.reception.offered(packet, self._sink, self._write, self._install)
             case p.Chunk():
                 self._own.reception.arrived(packet, self._sink, self._write, self._install)
             case _:
-                message = message_of(packet, sender=self.peer, to=self._own.node)
-                if self._answering is None:
-                    self._step(message)
-                else:
-                    self._answering.take(message)
+                self._step(message_of(packet, sender=self.claims, to=self._own.node))
 
     def _take_connect(self, packet: p.Connect) -> None:
-        own, opener = self._own, packet.node
-        may_connect = packet.is_announcing or own.takes_original(opener)
-        if opener < 1 or opener == own.node or not may_connect:
-            self._write(p.Connected(is_accepted=False))
-            raise CorruptData("a node that cannot be a peer wants to connect", found=str(opener))
-        self._opener = opener
-        if packet.is_announcing:
-            self._write(
-                p.Welcome(
-                    node=own.node,
-                    incarnation=own.incarnation,
-                    knows=own.known(opener) or "",
-                    client_address=own.client_address,
-                )
-            )
+        own = self._own
+        if packet.node < 1 or packet.node == own.node:
+            raise CorruptData("a node that cannot be a peer connects", found=f"node {packet.node}")
+        self.claims = packet.node
+        self._write(p.Connected(node=own.node, nonce=packet.nonce))
+        own.proofs.claim(self, packet.node, packet.nonce)
+        own.claimed(packet.node)
+
+    def _take_proof(self, packet: p.Proof) -> None:
+        own = self._own
+        if self.is_proven:
             return
-        self._write(p.Connected(is_accepted=True))
-        self._answering = Answering(self._write_bytes, step=self._step)
-        self.peer, self.is_ready = opener, True
+        if own.proofs.is_right(self.claims, packet.nonce):
+            self.is_proven = True
+            own.proofs.confirm(self)
+            self._write(self._greeting(self.claims))
+            return
+        self._wrong_proofs += 1
+        if self._wrong_proofs > PROOFS_MAX:
+            raise CorruptData(f"more than {PROOFS_MAX} wrong nonces")
+
+    def close(self) -> None:
+        super().close()
+        self._own.proofs.drop(self)
 
     def _install(self, transfer: Transfer) -> bool:
-        """Tell the group of a snapshot that is whole, unless the link has ended meanwhile."""
+        """Step a snapshot that is whole, unless the link has ended meanwhile."""
         if self._is_closed:
             return False
         try:
-            self._step(message_of_transfer(transfer, sender=self.peer, to=self._own.node))
+            self._step(message_of_transfer(transfer, sender=self.claims, to=self._own.node))
         except BadMessage as error:
             self._break(str(error))
             return False

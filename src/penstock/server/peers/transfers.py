@@ -27,9 +27,6 @@ RETRY_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 60.0
 """Without progress for this long, a transfer has failed; the sync of a large snapshot must fit in."""
 
-PLAIN_CHUNK_SIZE: Final = 64 * 2**10
-"""Data of the chunks that TaskFlux is sent; its own have 4 KiB."""
-
 
 class SnapshotFile(Protocol):
     """The bytes of a snapshot that is to be sent; they stay as they are until ``close``."""
@@ -84,7 +81,7 @@ class SnapshotSink(Protocol):
 
 
 class Sending:
-    """A snapshot on its way to a node of ours."""
+    """A snapshot on its way to a peer."""
 
     def __init__(
         self,
@@ -180,43 +177,6 @@ class Sending:
 
     def end(self, ok: bool) -> None:
         """Note the outcome, the first time."""
-        if self.outcome is None:
-            self.outcome = ok
-            self._file.close()
-
-
-class PlainSending:
-    """A snapshot on its way to an original node: every packet is answered before the next."""
-
-    def __init__(self, message: Message, file: SnapshotFile) -> None:
-        assert message.snapshot is not None
-        self.outcome: bool | None = None
-        self._file = file
-        self._message = message
-        self._snapshot = message.snapshot
-        self._offset = 0
-        self._is_at_end = False  # whether the empty chunk was sent
-
-    def first(self) -> Packet:
-        index, term = wire_place(self._snapshot.index, self._snapshot.term)
-        return p.Install(
-            term=self._message.term, leader=self._message.sender, last_index=index, last_term=term
-        )
-
-    def following(self, answer: Packet) -> Packet | None:
-        """Return what is to be sent after an answer, ``None`` if that was the end. Raises ``CorruptData``."""
-        if isinstance(answer, p.Installed):
-            # Before the end it is a refusal; with a later term it is one in any case.
-            self.end(self._is_at_end and answer.term <= self._message.term)
-            return None
-        if self._is_at_end:
-            raise CorruptData("the end of a snapshot was answered as if more were to come")
-        data = self._file.read(self._offset, min(PLAIN_CHUNK_SIZE, self._file.size - self._offset))
-        self._offset += len(data)
-        self._is_at_end = not data
-        return p.PlainChunk(data=data)
-
-    def end(self, ok: bool) -> None:
         if self.outcome is None:
             self.outcome = ok
             self._file.close()

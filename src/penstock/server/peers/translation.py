@@ -1,4 +1,4 @@
-"""Messages of the group to packets and back (docs/peers.md).
+"""Raft messages to packets and back (docs/peers.md).
 
 The core counts indexes from 1 and the wire from 0; "nothing" is (0, 0) there and (-1, 1) here. This module and
 ``entry_store`` are the only ones that know both. Snapshots are not here: a transfer has its own packets.
@@ -10,14 +10,14 @@ from penstock.errors import CorruptData
 from penstock.protocol.peers import packets as p
 from penstock.protocol.peers.packets import Packet
 from penstock.raft.messages import Entry, Kind, Message
-from penstock.server.entry_store import entry_of, stored_payload
+from penstock.server.entry_store import check_payloads, entry_of, stored_payload
 
 
 def packet_of(message: Message) -> Packet:
-    """Return the packet that says a message to a node of ours; TaskFlux's, where that says all of it."""
+    """Return the packet of a message."""
     kind, term = message.kind, message.term
     if kind is Kind.APPEND:
-        return append_of(message)
+        return _append_of(message)
     if kind is Kind.APPEND_REPLY:
         hint_index, hint_term = wire_place(message.hint, message.hint_term)
         return p.AppendReply(
@@ -43,8 +43,7 @@ def packet_of(message: Message) -> Packet:
     return p.ReadReply(context=message.context, index=message.index - 1)
 
 
-def append_of(message: Message) -> p.Append:
-    """Return an append, or a heartbeat as an append without entries, which is all that TaskFlux knows."""
+def _append_of(message: Message) -> p.Append:
     previous_index, previous_term = wire_place(message.index, message.log_term)
     entries = message.entries
     return p.Append(
@@ -81,7 +80,10 @@ def _vote_reply_of(message: Message) -> Packet:
 
 
 def message_of(packet: Packet, *, sender: int, to: int) -> Message:
-    """Return what a packet of the node ``sender`` says. Raises ``CorruptData`` for what nobody can mean."""
+    """Return the message in a packet of the node ``sender``. Raises ``BadData`` for one that cannot be meant.
+
+    Every entry of an append is decoded: an entry that cannot be applied later must not be stored or acknowledged.
+    """
     match packet:
         case p.Append():
             return _append(packet, sender, to)
@@ -138,6 +140,7 @@ def message_of(packet: Packet, *, sender: int, to: int) -> Message:
 def _append(packet: p.Append, sender: int, to: int) -> Message:
     _must_speak_for_itself(packet.leader, sender)
     index, log_term = core_place(packet.previous_index, packet.previous_term)
+    check_payloads(packet.payloads)
     entries: list[Entry] = [
         entry_of(place, term, payload)
         for place, (term, payload) in enumerate(

@@ -1,7 +1,8 @@
 """The sockets between a node and its peers (docs/peers.md).
 
 A node listens for its peers and keeps one connection of its own to each of them. A peer that breaks the protocol, is slow
-or is gone costs its own connection; the group is told that what it was sent may be lost, and nobody else notices.
+or is gone costs its own connection; the group learns that messages to it may be lost. Connections that have not proven to
+be a peer's are few, have little time, and never take the place of a proven one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -17,20 +19,22 @@ from typing import Final, Protocol
 
 from penstock.client.addresses import Address, parse_addresses
 from penstock.errors import InvalidValue, Unreachable
-from penstock.raft.messages import REPLIES, Kind, Message
+from penstock.protocol.peers.packets import Members as MembersPacket
+from penstock.raft.messages import Kind, Message
 from penstock.server.peers.line import Line
 from penstock.server.peers.links import Incoming, Outgoing, Own
+from penstock.server.peers.proofs import Proofs
 from penstock.server.peers.transfers import SnapshotSink, SnapshotSource
 from penstock.server.settings import GroupSettings
 
 UNSENT_MAX: Final = 32 * 2**20
 """Bytes that wait for one peer: a full window of appends and a snapshot's chunks, several times over."""
 
-INCOMING_MAX: Final = 64
-"""Connections that others have open; a group has far fewer members, and each needs one."""
+UNPROVEN_MAX: Final = 64
+"""Incoming connections that are not proven. One more closes the oldest of them: a stranger cannot occupy all places."""
 
-STRANGERS_MAX: Final = 16
-"""Of these, connections that have not said yet who they are."""
+STRANGER_LOG_SECONDS: Final = 60.0
+"""Between two lines of the log about connections that were closed unproven."""
 
 CONNECT_SECONDS: Final = 2.0
 RETRY_SECONDS_MIN: Final = 0.1
@@ -83,6 +87,8 @@ class PeerGroup(Protocol):
     client_addresses: dict[int, str]
 
     def hear(self, peer: int, incarnation: str, knows: str | None) -> None: ...
+    def members(self) -> MembersPacket: ...
+    def hear_members(self, members: MembersPacket) -> None: ...
 
     @property
     def membership(self) -> Members: ...
@@ -122,13 +128,12 @@ class PeerTransport:
         loop: asyncio.AbstractEventLoop,
         say: Say,
         *,
-        plain_snapshots: SnapshotSource | None = None,
+        draw_nonce: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """``plain_snapshots``: states as an original node reads them; without, an original gets no snapshot."""
+        """``draw_nonce(n)`` returns n random bytes that cannot be guessed."""
         self.loop = loop
         self.replica = group.replica
         self.membership = membership = group.membership
-        self.plain_snapshots = plain_snapshots
         self.now: Callable[[], float] = time.monotonic
         self.own = Own(
             node=group.settings.node,
@@ -137,13 +142,20 @@ class PeerTransport:
             known=membership.known,
             hear=group.hear,
             note_client_address=group.client_addresses.__setitem__,
-            takes_original=lambda peer: peer in membership.peers(),
+            members=group.members,
+            hear_members=group.hear_members,
+            claimed=self._note_claim,
+            proofs=Proofs(draw_nonce),
         )
         self._say = say
-        self._said: dict[int, str] = {}  # what was last said of a peer
+        self._said: dict[int, str] = {}  # by peer: the last line about it
+        self._strangers_said_at: float | None = (
+            None  # when the last line about strangers was written
+        )
+        self._strangers_unsaid = 0  # connections of strangers that were closed without a line since
         self._peers: dict[int, Peer] = {}
-        self._accepted: dict[Accepted, None] = {}  # all of them, in the order in which they came
-        self._incoming: dict[int, Accepted] = {}  # those that have said who they are
+        self._unproven: dict[Accepted, None] = {}  # in the order in which they came
+        self._incoming: dict[int, Accepted] = {}  # the proven one of each peer
         self._server: asyncio.Server | None = None
         self._look: asyncio.TimerHandle | None = None
         self.is_closed = False
@@ -176,7 +188,7 @@ class PeerTransport:
             self.membership.when_changed.remove(self._follow)
         for peer in list(self._peers.values()):
             peer.close()
-        for accepted in list(self._accepted):
+        for accepted in [*self._unproven, *self._incoming.values()]:
             accepted.close()
 
     @property
@@ -188,80 +200,98 @@ class PeerTransport:
         """Send a message; it is lost if its peer cannot be reached or takes nothing any more."""
         if self.is_closed:
             return
-        caller, peer = self._incoming.get(message.to), self._peers.get(message.to)
-        is_reached = peer is not None and peer.is_ready
-        if (
-            message.kind in REPLIES
-            and caller is not None
-            and (caller.link.is_original or not is_reached)
-        ):
-            caller.reply(message)
-        elif peer is not None:
+        peer = self._peers.get(message.to)
+        if peer is not None:
             peer.send(message)
 
     def flush(self) -> None:
         """Send what was gathered in this turn now: the loop may be about to wait for the disk."""
         for peer in self._peers.values():
             peer.flush()
-        for accepted in self._accepted:
+        for accepted in self._incoming.values():
             accepted.line.flush()
 
     def _follow(self) -> None:
-        """Connect to whoever is a peer now, and to nobody else."""
+        """Connect to the nodes that are peers now, and to no others."""
         if self.is_closed:
             return
         wanted = self.membership.peers()
         for number in [number for number in self._peers if number not in wanted]:
             self._peers.pop(number).close()
+            self._said.pop(number, None)
+            self.forget(number)
         for number in wanted:
             if number in self._peers:
                 self._peers[number].follow()
             else:
                 self._peers[number] = Peer(self, number)
 
+    def forget(self, number: int) -> None:
+        """End what was proven at an address that is not a peer's any more."""
+        self.own.proofs.forget(number)
+        accepted = self._incoming.get(number)
+        if accepted is not None:
+            accepted.close()
+
+    def _note_claim(self, number: int) -> None:
+        """Return the nonce of a new link over our own link to the node that it claims to be."""
+        peer = self._peers.get(number)
+        if peer is not None:
+            peer.prove()
+
     def _look_around(self) -> None:
         self._look = self.loop.call_later(LOOK_SECONDS, self._look_around)
         for peer in list(self._peers.values()):
             peer.tick()
-        for accepted in list(self._accepted):
+        for accepted in [*self._unproven, *self._incoming.values()]:
             accepted.tick()
 
     # From connections.
 
     def say(self, peer: int, text: str) -> None:
-        """Tell people about a peer, unless that was the last that they were told."""
+        """Log a line about a peer, unless it was the last line about it."""
         if self._said.get(peer) != text and not self.is_closed:
             self._said[peer] = text
             self._say("peer", {"peer": peer, "text": text})
 
-    def has_room(self) -> bool:
-        """Return whether one more connection may be opened to us."""
-        strangers = len(self._accepted) - len(self._incoming)
-        return (
-            not self.is_closed and len(self._accepted) < INCOMING_MAX and strangers < STRANGERS_MAX
-        )
+    def say_stranger(self, claims: int, text: str) -> None:
+        """Log that a connection was closed unproven, at most one line in a while."""
+        now = self.now()
+        at = self._strangers_said_at
+        if self.is_closed or (at is not None and now - at < STRANGER_LOG_SECONDS):
+            self._strangers_unsaid += 1
+            return
+        self._strangers_said_at = now
+        unsaid, self._strangers_unsaid = self._strangers_unsaid, 0
+        self._say("stranger", {"claims": claims, "text": text, "suppressed": unsaid})
 
     def welcome(self, accepted: Accepted) -> None:
-        self._accepted[accepted] = None
+        """Take a connection; if too many are not proven, close the oldest of them."""
+        self._unproven[accepted] = None
+        if len(self._unproven) > UNPROVEN_MAX:
+            oldest = next(iter(self._unproven))
+            self.say_stranger(
+                oldest.link.claims, "closed unproven: a newer connection needs its place"
+            )
+            oldest.close()
 
-    def note_caller(self, accepted: Accepted) -> None:
+    def note_proven(self, accepted: Accepted) -> None:
         """Take a connection for the peer's, in place of an older one."""
-        number = accepted.link.peer
+        number = accepted.link.claims
+        del self._unproven[accepted]
         older = self._incoming.get(number)
         self._incoming[number] = accepted
         if older is not None:
             older.close()
-        if number in self._peers:
-            self._peers[number].wake()  # it is there, so it can be reached
 
     def farewell(self, accepted: Accepted) -> None:
-        self._accepted.pop(accepted, None)
-        if self._incoming.get(accepted.link.peer) is accepted:
-            del self._incoming[accepted.link.peer]
+        self._unproven.pop(accepted, None)
+        if self._incoming.get(accepted.link.claims) is accepted:
+            del self._incoming[accepted.link.claims]
 
 
 class Accepted:
-    """A connection that somebody opened to us."""
+    """A connection that another process opened to us."""
 
     def __init__(self, transport: PeerTransport) -> None:
         self._transport = transport
@@ -275,28 +305,27 @@ class Accepted:
         )
 
     def _made(self) -> None:
-        if self._transport.has_room():
-            self._transport.welcome(self)
-        else:
+        if self._transport.is_closed:
             self.line.close()
+        else:
+            self._transport.welcome(self)
 
     def _received(self, data: bytes) -> None:
-        was_ready = self.link.is_ready
+        was_proven = self.link.is_proven
         self.link.receive(data)
-        if self.link.is_ready and not was_ready:
-            self._transport.note_caller(self)
+        if self.link.is_proven and not was_proven:
+            self._transport.note_proven(self)
         self._look()
 
-    def reply(self, message: Message) -> None:
-        """Answer on this connection, unless its opener does not read what it is told."""
-        if self.line.unsent <= UNSENT_MAX:
-            self.link.reply(message)
-
     def _look(self) -> None:
-        if self.link.is_broken and not self.line.is_closed:
-            text = f"its connection was closed: {self.link.reason}"
-            self._transport.say(self.link.peer, text)
-            self.close()
+        if not self.link.is_broken or self.line.is_closed:
+            return
+        text = f"its connection was closed: {self.link.reason}"
+        if self.link.is_proven:
+            self._transport.say(self.link.claims, text)
+        else:
+            self._transport.say_stranger(self.link.claims, text)
+        self.close()
 
     def tick(self) -> None:
         self.link.tick()
@@ -305,6 +334,7 @@ class Accepted:
     def close(self) -> None:
         self.link.close()
         self.line.close()
+        self._transport.farewell(self)
 
     def _lost(self) -> None:
         self.link.close()
@@ -324,10 +354,9 @@ class Dialled:
         self.link = Outgoing(
             transport.own,
             peer,
+            address,
             self.line.write,
-            step=transport.replica.step,
             snapshots=transport.replica.offers,
-            plain_snapshots=transport.plain_snapshots,
             done=self._note_sent,
             now=transport.now,
         )
@@ -339,13 +368,16 @@ class Dialled:
         self.link.receive(data)
         if self.link.is_ready and not self.was_ready:
             self.was_ready = True
-            kind = ", an original node" if self.link.is_original else ""
-            self._transport.say(self._peer, f"connected to {self._address}{kind}")
+            self._transport.say(self._peer, f"connected to {self._address}")
         self._look()
 
     def _note_sent(self, peer: int, ok: bool) -> None:
         # A transfer can end within the group's own call that sends a message.
         self._transport.loop.call_soon(self._transport.replica.snapshot_sent, peer, ok)
+
+    def prove(self) -> None:
+        self.link.prove()
+        self._look()
 
     def tick(self) -> None:
         self.link.tick()
@@ -418,12 +450,18 @@ class Peer:
     def follow(self) -> None:
         """Go where the peer is now."""
         if self._address != self._transport.membership.address(self.number):
+            self._transport.forget(self.number)
             self._hang_up()
-            self.wake()
+            self._wake.set()
+        elif self._dialled is not None:
+            self._dialled.link.tell_members()
 
-    def wake(self) -> None:
-        """Connect now rather than later, if there is no connection."""
-        self._wake.set()
+    def prove(self) -> None:
+        """Return a nonce that was claimed; connect first, and soon, if there is no connection."""
+        if self._dialled is None:
+            self._wake.set()
+        else:
+            self._dialled.prove()
 
     def tick(self) -> None:
         if self._dialled is not None:
@@ -444,7 +482,9 @@ class Peer:
             self._wake.clear()
             if await self._connect():
                 delay = RETRY_SECONDS_MIN
-            wait = delay * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            # Whoever claims to be the peer wakes us: not more often than this, or a stranger would set the pace.
+            await asyncio.sleep(RETRY_SECONDS_MIN * _jitter())
+            wait = (delay - RETRY_SECONDS_MIN) * _jitter()
             # Not wait_for: if it is cancelled in the moment of its success, it forgets about that.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -471,6 +511,10 @@ class Peer:
             self._dialled = None
             dialled.close()
         return dialled.was_ready
+
+
+def _jitter() -> float:
+    return random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
 
 
 def _words(error: Exception) -> str:

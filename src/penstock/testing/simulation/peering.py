@@ -11,10 +11,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from penstock.raft.messages import REPLIES, Kind, Message
+from penstock.raft.messages import Kind, Message
 from penstock.server.group import Group
 from penstock.server.group_replica import GroupReplica
 from penstock.server.peers.links import Incoming, Outgoing, Own
+from penstock.server.peers.proofs import Proofs
 from penstock.testing.simulation.clock import MILLISECOND, SECOND, NodeClock, Timeline
 from penstock.testing.simulation.network import End, Network
 
@@ -36,6 +37,7 @@ class _Line:
         self._end: End | None = None
         self._link: Outgoing | None = None
         self._is_closed = False
+        self._address = ""  # where it was last looked for
         self.open()
 
     def open(self) -> None:
@@ -46,6 +48,7 @@ class _Line:
         if address is None:
             self._open_later()
             return
+        self._address = address
         peering.network.connect(peering.host, address, self._opened, self._open_later)
 
     def _open_later(self) -> None:
@@ -64,8 +67,8 @@ class _Line:
         link = Outgoing(
             peering.own,
             self.peer,
+            self._address,
             end.write,
-            step=replica.step,
             snapshots=replica.offers,
             done=replica.snapshot_sent,
             now=peering.clock.seconds,
@@ -94,9 +97,16 @@ class _Line:
         self._peering.replica.unreachable(self.peer)
         self._open_later()
 
-    @property
-    def is_ready(self) -> bool:
-        return self._link is not None and self._link.is_ready
+    def prove(self) -> None:
+        """Return the nonces that links claim to be the peer's."""
+        if self._link is not None and self._end is not None:
+            self._link.prove()
+            if self._link.is_broken:
+                self._drop(self._end)
+
+    def tell_members(self) -> None:
+        if self._link is not None:
+            self._link.tell_members()
 
     def send(self, message: Message) -> bool:
         return self._link is not None and self._link.send(message)
@@ -154,10 +164,13 @@ class Peering:
             known=membership.known,
             hear=group.hear,
             note_client_address=group.client_addresses.__setitem__,
+            members=group.members,
+            hear_members=group.hear_members,
+            claimed=self._note_claim,
+            proofs=Proofs(random.randbytes),
         )
         self._lines: dict[int, _Line] = {}
         self._incoming: dict[End, Incoming] = {}
-        self._callers: dict[int, Incoming] = {}  # the newest one of each peer
         self.replica.transmit = self._transmit
         membership.when_changed.append(self._follow_members)
         self._follow_members()
@@ -174,18 +187,23 @@ class Peering:
         peers = self.group.membership.peers()
         for peer in [peer for peer in self._lines if peer not in peers]:
             self._lines.pop(peer).close()
+            self.own.proofs.forget(peer)
+            for end in [end for end, link in self._incoming.items() if link.claims == peer]:
+                self._drop(end)
         for peer in peers:
             if peer not in self._lines:
                 self._lines[peer] = _Line(self, peer)
+            else:
+                self._lines[peer].tell_members()
+
+    def _note_claim(self, peer: int) -> None:
+        if peer in self._lines:
+            self._lines[peer].prove()
 
     def _transmit(self, message: Message) -> None:
         if self._detail is not None:
             self._detail(_shown(message))
-        line, caller = self._lines.get(message.to), self._callers.get(message.to)
-        is_reached = line is not None and line.is_ready
-        if message.kind in REPLIES and caller is not None and not is_reached:
-            caller.reply(message)  # one that we cannot reach may hear us where it asked
-            return
+        line = self._lines.get(message.to)
         if line is None or not line.send(message):
             # Not at once: the node is in the middle of handing messages out.
             lost = partial(self._note_lost, message)
@@ -221,10 +239,8 @@ class Peering:
         end.on_lost = lambda: self.guard(partial(self._lost, end))
 
     def _receive(self, end: End, link: Incoming, data: bytes) -> None:
-        was_ready = link.is_ready
+        # An older link of the same peer stays: what is still on its way there arrives late, and out of order.
         link.receive(data)
-        if link.is_ready and not was_ready:
-            self._callers[link.peer] = link
         if link.is_broken:
             self._drop(end)
 
@@ -237,8 +253,6 @@ class Peering:
         link = self._incoming.pop(end, None)
         if link is not None:
             link.close()
-            if self._callers.get(link.peer) is link:
-                del self._callers[link.peer]
 
     def tick(self) -> None:
         """Look at the clock."""
