@@ -32,7 +32,10 @@ def penstock(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["run", "--in", "node", "--out", "out", "--conf", "nonsense"], 2, "not KEY=VALUE"),
         (["run", "--out", "out"], 2, "--in"),
         (["tasks", "--in", "node", "--at", "-2"], 2, "--at"),
+        (["tasks", "--in", "node", "--at", "9"], 1, "beyond the log, which ends at entry 8"),
+        (["snapshot", "--in", "node", "--at", "9", "--out", "out"], 1, "ends at entry 8"),
         (["audit", "node", "nowhere"], 2, "nowhere"),
+        (["migrate", "--from", "node", "--to", "127.0.0.1:1"], 1, "nobody answers at 127.0.0.1:1"),
         (["migrate", "--from", "node", "--to", "no/such/place:1"], 1, "neither HOST:PORT nor"),
     ],
 )

@@ -90,8 +90,7 @@ class ContentsMachine(RuleBasedStateMachine):
         self.gone.append(task)
 
 
-TestContents = ContentsMachine.TestCase
-TestContents.pytestmark = [pytest.mark.slow]
+TestContents = pytest.mark.slow(ContentsMachine.TestCase)
 TestContents.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
 
 

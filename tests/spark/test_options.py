@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from penstock.errors import InvalidValue
 from penstock.spark.columns import Table
 from penstock.spark.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
-from penstock.spark.source import PenstockSource, PushdownReader, Reader
+from penstock.spark.source import PenstockSource, Reader
 from support.samples import THREE
 from support.spark_tables import read_rows
 
@@ -35,7 +35,6 @@ def test_every_option_in_any_case_of_letters() -> None:
         "queues": '["a", ""]',
         "ops": "add",
         "files": '["data/x"]',
-        "pushdown": "True",
         "COLUMNS": " payload,log_index ",
         "maxEntriesPerTrigger": "7",
         "failOnDataLoss": "False",
@@ -51,7 +50,6 @@ def test_every_option_in_any_case_of_letters() -> None:
         queues=frozenset({"a", ""}),
         ops=frozenset({"add"}),
         files=frozenset({"data/x"}),
-        pushdown=True,
         columns=("payload", "log_index"),
         max_entries=7,
         fail_on_data_loss=False,
@@ -95,7 +93,6 @@ def test_sizes_are_written_as_people_write_them(text: str, size: int) -> None:
         ("mode", "STRICT", "it takes one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("table", "messages", "it takes one of entries, changes, tasks"),
         ("uncommitted", "yes", "option uncommitted is 'yes'; it takes true or false"),
-        ("pushdown", "1", "true or false"),
         ("maxEntriesPerTrigger", "0", "a whole number from 1 on"),
         ("failOnDataLoss", "", "true or false"),
         ("node", "", "something"),
@@ -167,13 +164,6 @@ def test_each_table_has_its_own_columns(table: Table) -> None:
     assert ("status" in names) is (table is Table.ENTRIES)
     assert {"source", "path", "log_index", "queue", "payload"} <= set(names)
     assert not {"index", "count"} & set(names)  # methods of a row
-
-
-def test_pushdown_is_off_unless_asked_for() -> None:
-    """A session of the user's own may refuse readers that take filters, and Spark 4.3 remembers them too long."""
-    on, off = PenstockSource({"path": "/a", "pushdown": "true"}), PenstockSource({"path": "/a"})
-    assert type(on.reader(on.schema())) is PushdownReader
-    assert type(off.reader(off.schema())) is Reader
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidValue, QueueMissing, RequestRefused, SequenceForgotten
+from penstock.errors import (
+    InvalidValue,
+    QueueMissing,
+    RequestRefused,
+    SequenceForgotten,
+    Unreachable,
+)
 from penstock.queues.producers import REQUESTS_MAX
+from penstock.spark import node as node_module
 from penstock.spark import sink
 from penstock.spark.sink import BLOCK, BatchWriter, StreamWriter, Written, numbered
 from penstock.spark.source import PenstockSource
@@ -137,12 +144,22 @@ def test_queue_key_and_text_come_from_columns(node: NodeProcess, queue: str, as_
     names = [queue if n % 3 else "other" for n in range(30)]
     keys = pa.array([-n for n in range(30)], pa.int32())
     texts = [f"task {n} ä" for n in range(30)]
-    table = pa.table({"key": keys, "unused": names, "payload": texts, "queue": names})
+    table = pa.table({"key": keys, "payload": texts, "queue": names})
     assert put(writer_of(table.schema, node=node.address), table) == 30
     mine = [text.encode() for n, text in enumerate(texts) if n % 3]
     others = [text.encode() for n, text in enumerate(texts) if n % 3 == 0]
     assert held(node, queue) == mine[::-1]
     assert held(node, "other") == others[::-1]
+
+
+def test_a_column_named_key_in_capitals_was_ignored_and_every_task_got_key_0(
+    node: NodeProcess, queue: str, as_task: Any
+) -> None:
+    table = pa.table({"KEY": [3, 1, 2], "Queue": [queue] * 3, "payLoad": [b"c", b"a", b"b"]})
+    assert put(writer_of(table.schema, node=node.address), table) == 3
+    with node.client() as client:
+        found = [(task.key, task.payload) for task in client.peek(queue, 10)]
+    assert found == [(1, b"a"), (2, b"b"), (3, b"c")]
 
 
 def test_options_go_before_columns(node: NodeProcess, queue: str, as_task: Any) -> None:
@@ -361,11 +378,18 @@ PAYLOAD = columns(payload="binary")
 @pytest.mark.parametrize(
     ("schema", "options", "words"),
     [
-        (columns(body="binary"), {"queue": "q"}, "no column payload"),
+        (columns(body="binary"), {"queue": "q"}, "column body is unknown"),
+        (columns(key="integer"), {"queue": "q"}, "no column payload"),
         (columns(payload="double"), {"queue": "q"}, "payload is double"),
         (PAYLOAD, {}, "no queue: give option queue, or a column queue"),
         (columns(payload="binary", queue="integer"), {}, "queue is int; it must be string"),
         (columns(payload="string", key="string"), {"queue": "q"}, "it must be an integer"),
+        (columns(payload="string", priority="integer"), {"queue": "q"}, "priority is unknown"),
+        (
+            columns(payload="string", key="integer", KEY="integer"),
+            {"queue": "q"},
+            "key is there twice",
+        ),
         (PAYLOAD, {"queue": "q", "txnAppId": "a"}, "give both"),
     ],
 )
@@ -412,13 +436,33 @@ def test_a_null_is_refused(node: NodeProcess, queue: str, as_task: Any) -> None:
         put(writer_of(table.schema, node=node.address, queue=queue), table)
 
 
-def test_a_queue_that_is_not_there_fails_the_task(node: NodeProcess, as_task: Any) -> None:
-    table = rows_of(3)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_missing_queue_failed_a_job_instead_of_the_driver(
+    node: NodeProcess, streaming: bool
+) -> None:
     with pytest.raises(QueueMissing):
-        put(writer_of(table.schema, node=node.address, queue="nowhere"), table)
+        writer_of(PAYLOAD, streaming=streaming, node=node.address, queue="nowhere")
 
 
-def test_without_an_epoch_a_stream_does_not_write(as_task: Any) -> None:
-    writer = writer_of(rows_of(0).schema, streaming=True, node="127.0.0.1:1", queue="q")
+def test_an_unreachable_node_failed_a_job_after_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Unreachable):
+        writer_of(PAYLOAD, node="127.0.0.1:1", queue="q")
+    monkeypatch.setattr(node_module, "PATIENCE_SECONDS", 0.1)
+    with pytest.raises(Unreachable):
+        writer_of(PAYLOAD, streaming=True, node="127.0.0.1:1", queue="q")
+
+
+def test_a_queue_of_a_row_that_is_not_there_fails_the_task(node: NodeProcess, as_task: Any) -> None:
+    table = rows_of(3, queue=["nowhere"] * 3)
+    with pytest.raises(QueueMissing):
+        put(writer_of(table.schema, node=node.address), table)
+
+
+def test_without_an_epoch_a_stream_does_not_write(
+    node: NodeProcess, queue: str, as_task: Any
+) -> None:
+    writer = writer_of(rows_of(0).schema, streaming=True, node=node.address, queue=queue)
     with pytest.raises(InvalidValue, match="does not say which batch this is"):
         writer.write(iter(()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from penstock.formats.taskflux.log import segment_name
 from penstock.spark.columns import Table, schema_of
-from penstock.spark.sessions import PUSHDOWN
+from penstock.spark.daemon import MODULE
 from penstock.spark.source import PenstockSource
 from support.directories import EXPECTED, build
 from support.node_files import write_files
@@ -100,19 +101,6 @@ def test_queries_of_one_frame_do_not_disturb_each_other(
     assert both.count() == len(whole) + 2
 
 
-def test_a_frame_that_is_queried_once_may_have_its_filters_pushed_down(
-    load: Load, tmp_path: Path
-) -> None:
-    root = THREE.write(tmp_path)
-    whole = read_rows(root)
-    for where, wanted in QUESTIONS.items():
-        found = rows_of(load(str(root), pushdown="true").where(where))
-        assert in_order(found) == in_order([row for row in whole if wanted(row)]), where
-    (root / "data" / "log" / segment_name(2)).unlink()
-    only = load(str(root), pushdown="true", mode="FAILFAST").where("log_index = 5")
-    assert only.count() == 1
-
-
 QUESTIONS: Final[dict[str, Callable[[dict[str, Any]], bool]]] = {
     "log_index between 3 and 4": lambda row: row["log_index"] in (3, 4),
     "queue = 'q' and op = 'add'": lambda row: row["queue"] == "q" and row["op"] == "add",
@@ -168,16 +156,6 @@ def test_a_schema_beside_other_columns_fails_before_any_job(
     assert jobs(spark) == before
 
 
-def test_a_session_that_pushes_nothing_down_reads_all_the_same(
-    spark: SparkSession, load: Load, tmp_path: Path
-) -> None:
-    spark.conf.set(PUSHDOWN, "false")
-    try:
-        assert load(str(THREE.write(tmp_path))).where("log_index = 4").count() == 1
-    finally:
-        spark.conf.set(PUSHDOWN, "true")
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -212,6 +190,51 @@ def test_a_path_that_is_nothing_fails_before_any_job(
     assert jobs(spark) == before
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "tasks", "at": "6"}, "entry 6 is beyond the log, which ends at entry 5"),
+        ({"table": "tasks", "AT": "1000000"}, "entry 1000000 is beyond the log"),
+    ],
+)
+def test_an_entry_beyond_the_log_failed_a_job_with_a_long_traceback(
+    spark: SparkSession, load: Load, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    root, before = THREE.write(tmp_path), jobs(spark)
+    with pytest.raises(PySparkException) as caught:
+        load(str(root), **options).collect()
+    assert words in last_line(caught.value)
+    assert jobs(spark) == before
+    assert load(str(root), table="tasks", at="5").count() == load(str(root), table="tasks").count()
+
+
+def test_a_node_that_does_not_answer_fails_before_any_job(spark: SparkSession, load: Load) -> None:
+    before = jobs(spark)
+    with pytest.raises(PySparkException) as caught:
+        load(None, node="127.0.0.1:1").count()
+    assert "nobody answers at 127.0.0.1:1" in last_line(caught.value)
+    assert jobs(spark) == before
+
+
+def test_planning_runs_in_processes_of_our_daemon(load: Load, tmp_path: Path) -> None:
+    """Spark's own daemon prints a traceback for every planning process that was idle for a minute."""
+    assert load(str(THREE.write(tmp_path))).count() > 0
+    started = [
+        Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        for java in children_of(os.getpid())
+        for child in children_of(java)
+    ]
+    daemons = {bytes(words[3]): bytes(words[2]) for words in started if words[1:2] == [b"-m"]}
+    assert {b"pyspark.sql.worker.create_data_source", b"pyspark.worker"} <= daemons.keys()
+    assert set(daemons.values()) == {MODULE.encode()}
+
+
+def children_of(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 def test_a_column_that_is_not_there_fails_before_any_job(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -234,8 +257,7 @@ def test_failfast_names_the_file_and_the_offset(load: Load, tmp_path: Path) -> N
 
 
 def last_line(error: PySparkException) -> str:
-    """Return the last line of what a person reads; Spark puts a number behind it."""
-    *lines, last = [line for line in str(error).splitlines() if line.strip()]
+    """Return the line that a person reads; Spark puts a number behind it."""
+    line, last = (line for line in str(error).splitlines() if line.strip())
     assert "SQLSTATE" in last
-    assert len(lines) <= 4, "no way through our code before the sentence"
-    return lines[-1]
+    return line

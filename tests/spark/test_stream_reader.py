@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from penstock.errors import BadData, Compacted, CorruptData, InvalidValue, PathMissing, PathRefused
@@ -584,17 +583,13 @@ def test_a_live_node_has_the_rows_of_its_files(
     assert of_stream == of_node
 
 
-def test_pushed_filters_narrow_what_a_node_is_asked_for(live: NodeProcess) -> None:
+def test_options_narrow_what_a_node_is_asked_for(live: NodeProcess) -> None:
     fill(live, 50)
-    reader = node_reader(live, table="changes", pushdown="true")
-    everything = all_rows(reader)
-    filters = [GreaterThan(("log_index",), 20), EqualTo(("op",), "add")]
-    assert list(reader.pushFilters(filters)) == filters
+    everything = all_rows(node_reader(live, table="changes"))
+    reader = node_reader(live, table="changes", startingindex="21", ops="add")
     assert all_rows(reader) == [r for r in everything if r["log_index"] > 20 and r["op"] == "add"]
     assert reader.partitions()[0].plan.first == 21
-    nowhere = node_reader(live, pushdown="true")
-    nowhere.pushFilters([EqualTo(("path",), "some.log")])
-    assert all_rows(nowhere) == []
+    assert all_rows(node_reader(live, files="some.log")) == []
 
 
 def test_a_stream_has_the_queues_and_ops_that_were_asked_for(live: NodeProcess) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from support.growing import GrowingDirectory
 from support.node_process import NodeProcess, start
@@ -151,6 +152,45 @@ def test_a_frame_is_written_to_a_node_and_read_from_it(
     assert {bytes(row.payload) for row in added.select("payload").collect()} == {
         b"%d" % n for n in range(3000)
     }
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        (["'a' as payload", "5 as prio"], {"queue": "orders"}, "column prio is unknown"),
+        (["5 as key"], {"queue": "orders"}, "no column payload"),
+        (["'a' as payload"], {"queue": "nowhere"}, "there is no queue 'nowhere'"),
+        (["'a' as payload"], {"queue": "orders", "colour": "red"}, "option 'colour' is unknown"),
+        (["'a' as payload"], {"queue": "orders", "node": "127.0.0.1:1"}, "nobody answers at"),
+    ],
+)
+def test_a_write_that_cannot_succeed_fails_before_a_job_in_one_sentence(
+    spark: SparkSession,
+    node: NodeProcess,
+    columns: list[str],
+    options: dict[str, str],
+    words: str,
+) -> None:
+    before = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    given = {"node": node.address} | options
+    with pytest.raises(PySparkException) as caught:
+        spark.range(3).selectExpr(*columns).write.format("penstock").mode("append").options(
+            **given
+        ).save()
+    sentence, _sqlstate = (line for line in str(caught.value).splitlines() if line.strip())
+    assert words in sentence
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == before
+
+
+def test_a_stream_that_cannot_begin_says_why_without_a_traceback(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, options in enumerate(({"node": "127.0.0.1:1"}, {"path": str(tmp_path / "none")})):
+        frame = spark.readStream.format("penstock").options(**options).load()
+        with pytest.raises(PySparkException) as caught:
+            run(frame, tmp_path / str(number))
+        assert re.search("nobody answers at|no such file", str(caught.value))
+        assert "Traceback" not in str(caught.value)
 
 
 def test_the_blocks_of_the_page_run_as_typed(

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -18,7 +17,7 @@ from penstock.errors import BadData
 from penstock.model import RESERVED_PREFIX
 from penstock.spark.columns import Table, schema_of
 from penstock.spark.families import Piece
-from penstock.spark.source import PenstockSource, PushdownReader, Reader, Task
+from penstock.spark.source import PenstockSource, Reader, Task
 from penstock.spark.taskflux.planning import LogPlan
 from penstock.storage.reading import scan_file
 from penstock.tools.dump import metadata_row, snapshot_rows
@@ -42,14 +41,11 @@ UNSAID: Final = ("properties", "event_time", "reason")
 def reader_of(
     *paths: object,
     split: int | None = None,
-    pushed: Sequence[Filter] = (),
     columns: Sequence[str] = (),
     **options: str,
 ) -> Reader:
     """Return a reader as Spark makes it. ``split``: a size that users may not ask for."""
     given = {name.lower(): value for name, value in options.items()}
-    if pushed:
-        given["pushdown"] = "true"
     if len(paths) == 1:
         given["path"] = str(paths[0])
     elif paths:
@@ -60,9 +56,6 @@ def reader_of(
     assert isinstance(reader, Reader)
     if split is not None:
         reader._options = replace(reader._options, split_size=split)
-    if pushed:
-        assert isinstance(reader, PushdownReader)
-        assert list(reader.pushFilters(list(pushed))) == list(pushed)
     return reader
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from penstock.cli.families import (
     VhostOption,
 )
 from penstock.cli.output import Exit, emit, say
+from penstock.client.blocking import connect
 from penstock.errors import PathRefused, SparkFailed, needing
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
@@ -86,19 +88,28 @@ tests made it.
 """
 
 
-def _check(paths: list[str], table_format: TableFormat = TableFormat.PARQUET) -> int:
+def _check(
+    paths: list[str],
+    *,
+    table_format: TableFormat = TableFormat.PARQUET,
+    at: int | None = None,
+) -> int:
     """Return the size of the input, before Spark is started, which takes its time.
 
-    Raises ``DependencyMissing`` for a missing package, ``PathRefused`` for a path that holds nothing known.
+    Raises ``DependencyMissing`` for a missing package, ``PathRefused`` for a path that holds nothing known, and
+    ``OutOfRange`` for an entry beyond the log.
     """
     if table_format is TableFormat.DELTA:
         with needing("delta", "--format delta"):
             import deltalake  # noqa: F401 - needed when the tables are written, at the end
     with needing("spark", "penstock pipeline"):
         import pyspark.sql  # noqa: F401 - Spark itself is started later
-    from penstock.spark.pipeline.inputs import find_sources
+    from penstock.spark.pipeline.inputs import check_moment, find_sources
 
-    return sum(source.size for source in find_sources(paths))
+    sources = find_sources(paths)
+    for source in sources:
+        check_moment(source, at)
+    return sum(source.size for source in sources)
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
@@ -142,7 +153,7 @@ def _spark(
 def _cause(text: str) -> str:
     """Return what went wrong out of all that Spark says: our own words if there are any, else its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line.partition(": ")[2] for line in lines if line.startswith("penstock.errors.")]
+    ours = re.findall(r"penstock\.errors\.\w+: (.*)", text)
     return ours[-1] if ours else f"Spark: {lines[0] if lines else 'no reason given'}"
 
 
@@ -179,7 +190,7 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
-    size = _check(paths, table_format)
+    size = _check(paths, table_format=table_format)
     from penstock.spark.pipeline.store import Store
 
     _settings(conf)  # refused before the directory is made
@@ -238,7 +249,7 @@ def tasks(
       penstock pipeline tasks --in node --at 4
       penstock pipeline tasks --in node --queue orders --quiet
     """
-    size = _check([path])
+    size = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.unlogged import AskedOfBroker
@@ -278,7 +289,7 @@ def snapshot(
       penstock pipeline snapshot --in node --at 4 --out then
       penstock serve --data then
     """
-    size = _check([path])
+    size = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.snapshot import write_snapshot
@@ -361,9 +372,11 @@ def migrate(
       penstock pipeline migrate --from old --to localhost:2602
       penstock pipeline migrate --from rabbit --to localhost:2602
     """
-    size = _check([path])
+    size = _check([path], at=at)
     with_envelope = _with_envelope(properties)
     is_node = _is_address(to)
+    if is_node:
+        connect(to).close()  # one that does not answer is reported before Spark starts
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
         from penstock.spark.pipeline.moment import moment

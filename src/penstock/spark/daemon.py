@@ -1,10 +1,10 @@
 """The process that Spark forks its Python workers from, with what each of them would have to load already there.
 
 Spark starts a Python process for every step of planning a read, and each went through the same imports. Only for
-workers on this machine (``sessions``): elsewhere nothing of ours need be there when Spark starts them.
+workers on this machine (``sessions``, ``launcher``): elsewhere nothing of ours need be there when Spark starts them.
 
-It also keeps workers quiet that are told to stop early, as each ``show`` and ``first`` does: Spark's own process prints
-where in the worker that happened, as if it were an error.
+It also keeps workers quiet whose connection Spark closes, as it does after each ``show`` and ``first`` and when a worker
+was idle for a minute: Spark's own daemon prints a traceback, as if it were an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def preload(worker: str) -> None:
     # A fork keeps one thread, and numpy's linear algebra begins some when it is loaded, unless told that one is
     # enough; Spark has a task for every core already.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for module in (worker, "penstock.spark.source", "penstock.spark.taskflux.planning"):
+    importlib.import_module(worker)
+    if worker == "pyspark.sql.worker.lookup_data_sources":
+        return  # lists installed sources, and never runs ours
+    for module in ("penstock.spark.source", "penstock.spark.taskflux.planning"):
         importlib.import_module(module)
     if worker == "pyspark.worker":
         importlib.import_module("penstock.spark.taskflux.scanning")

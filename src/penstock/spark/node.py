@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.blocking import Client, connect
 from penstock.client.retries import Backoff
@@ -26,7 +26,7 @@ from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import PieceColumns
 from penstock.protocol.version2 import Entries
 from penstock.spark import arrow
-from penstock.spark.filters import Filters, from_options, with_pushed
+from penstock.spark.filters import Filters, from_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.taskflux.planning import LogPlan
 from penstock.spark.taskflux.scanning import Builder
@@ -161,26 +161,18 @@ class NodeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, NodeTask)
         if partition.plan is not None:
-            yield from read_range(partition.plan, self._options, self._columns, self._filters)
+            yield from read_range(partition.plan, self._options, self._columns)
             settle()
-
-
-class PushdownNodeReader(NodeReader):
-    """The same, told by Spark which rows are wanted."""
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        self._filters = with_pushed(self._filters, filters)
-        return filters  # all are checked again: what we skip must never decide alone
 
 
 # --- on executors --------------------------------------------------------------------------------
 
 
 def read_range(
-    plan: NodePlan, options: ReadOptions, columns: Sequence[str], filters: Filters | None = None
+    plan: NodePlan, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of entries. Raises ``Compacted`` and ``ConnectionFailed``."""
-    filters = from_options(options) if filters is None else filters
+    filters = from_options(options)
     first = plan.first
     with reach(plan.address) as client:
         while first <= plan.last:

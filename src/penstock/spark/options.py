@@ -55,9 +55,6 @@ class ReadOptions:
     # Of a spool: where the key of encrypted segments is. A key itself would be shown by every plan.
     key_file: str | None = None
     password_file: str | None = None
-    # Off: Spark 4.3 keeps what one query pushed down with the DataFrame, and reads no more for the next one, nor
-    # for another branch of the same one. Rows would be lost; whoever queries a DataFrame once may have it on.
-    pushdown: bool = False
     columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
     node: str | None = None  # a live node to read from, instead of files
     max_entries: int | None = None  # per trigger of a stream
@@ -184,7 +181,6 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "envelope": ("envelope", _boolean),
     "keyFile": ("key_file", _text),
     "passwordFile": ("password_file", _text),
-    "pushdown": ("pushdown", _boolean),
     "columns": ("columns", _columns),
     "node": ("node", _text),
     "maxEntriesPerTrigger": ("max_entries", _number(1)),

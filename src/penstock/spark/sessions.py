@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from penstock.spark.daemon import MODULE
 from penstock.spark.java import Java, prepare
+from penstock.spark.launcher import choose_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,6 @@ _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_ch
 
 Without that the JVM's part of a read of all columns took 8.8 s of processor time instead of 10.8 s.
 """
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -48,6 +48,8 @@ def session(
     """
     is_local = _is_on_this_machine(master)
     java = prepare(is_local=is_local)
+    has_own_daemon = master is None or master.startswith("local")
+    choose_python(is_local=has_own_daemon)
     from pyspark.sql import SparkSession
 
     from penstock.spark.source import register
@@ -60,7 +62,7 @@ def session(
         chosen.setdefault("spark.sql.shuffle.partitions", str(2 * cores))
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
         chosen.setdefault("spark.driver.host", "127.0.0.1")
-    if master is None or master.startswith("local"):
+    if has_own_daemon:
         chosen.setdefault("spark.python.daemon.module", MODULE)
     for key in _JAVA_OPTIONS:
         chosen[key] = f"{_ARROW} {chosen.get(key, '')}".strip()

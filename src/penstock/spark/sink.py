@@ -11,7 +11,7 @@ Nothing is taken back: what the tasks of a write that failed have put in stays, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.client.batches import cut
+from penstock.client.blocking import Client, connect
 from penstock.client.producer import producer_id
 from penstock.client.values import checked_queue
 from penstock.errors import InvalidValue
@@ -81,7 +82,13 @@ class _Writing:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Check the columns. Raises ``InvalidValue``."""
         self._options = options
-        _check(options, schema)
+        self._places = _places(options, schema)
+
+    def check_node(self, reach: Callable[[str], Client]) -> None:
+        """Raise ``Unreachable`` if the node does not answer, ``QueueMissing`` if the option's queue does not exist."""
+        with reach(self._options.node) as client:
+            if self._options.queue is not None:
+                client.stat(self._options.queue)
 
     def send(
         self, batches: Iterable[pa.RecordBatch], application: str, epoch: int, partition: int
@@ -97,7 +104,7 @@ class _Writing:
         import pyarrow.compute as pc
 
         options, count = self._options, batch.num_rows
-        columns = {name: batch.column(name) for name in _used(options, batch.schema.names)}
+        columns = {name: batch.column(place) for name, place in self._places.items()}
         for name, column in columns.items():
             if column.null_count:
                 raise InvalidValue(f"column {name} is null in some rows; fill or filter them")
@@ -156,6 +163,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._writing = _Writing(options, schema)
         if (options.application is None) != (options.version is None):
             raise InvalidValue("options txnAppId and txnVersion name a write together; give both")
+        self._writing.check_node(connect)
         self._application = options.application or uuid4().hex
         self._version = options.version or 0
 
@@ -171,6 +179,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._writing = _Writing(options, schema)
         if options.version is not None:
             raise InvalidValue("option txnVersion is for a batch; a stream numbers its own")
+        # Spark makes a writer for every micro-batch: a stream survives a restart of the node.
+        self._writing.check_node(reach)
         self._application = options.application
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -194,24 +204,36 @@ def _task() -> TaskContext:
 # --- checking ------------------------------------------------------------------------------------
 
 
-def _used(options: SinkOptions, names: Iterable[str]) -> list[str]:
-    """Return the columns that are read; an option goes before the column of its name."""
-    given = {"queue": options.queue, "key": options.key}
-    return [name for name in _WANTED if name in names and given.get(name) is None]
+def _places(options: SinkOptions, schema: StructType) -> dict[str, int]:
+    """Return the place of each column that is read; an option replaces the column of its name.
 
-
-def _check(options: SinkOptions, schema: StructType) -> None:
+    Names match in any case, as Spark's own do. Raises ``InvalidValue`` for a column that is unknown, given twice, of a
+    wrong type, or missing: a misspelt ``key`` must not enqueue everything with key 0.
+    """
     found = schema.simpleString()
-    if "payload" not in schema.names:
+    places: dict[str, int] = {}
+    for place, name in enumerate(schema.names):
+        lower = name.lower()
+        if lower not in _WANTED:
+            raise InvalidValue(
+                f"column {name} is unknown; a write takes {', '.join(_WANTED)}: drop or rename it"
+            )
+        if lower in places:
+            raise InvalidValue(f"column {lower} is there twice; the columns are {found}")
+        places[lower] = place
+    if "payload" not in places:
         raise InvalidValue(f"no column payload, of binary or string; the columns are {found}")
-    if "queue" not in schema.names and options.queue is None:
+    if "queue" not in places and options.queue is None:
         raise InvalidValue(
             f"no queue: give option queue, or a column queue; the columns are {found}"
         )
-    for name in _used(options, schema.names):
-        kind = schema[name].dataType
+    given = {"queue": options.queue, "key": options.key}
+    places = {name: place for name, place in places.items() if given.get(name) is None}
+    for name, place in places.items():
+        kind = schema.fields[place].dataType
         if not isinstance(kind, _WANTED[name]):
             wanted = (
                 "an integer" if name == "key" else " or ".join(k.typeName() for k in _WANTED[name])
             )
             raise InvalidValue(f"column {name} is {kind.simpleString()}; it must be {wanted}")
+    return places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -21,7 +20,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidValue
 from penstock.spark.columns import schema_of
 from penstock.spark.families import Piece, families, plan, refusal
-from penstock.spark.filters import Filters, from_options, with_pushed
+from penstock.spark.filters import Filters, from_options
 from penstock.spark.options import (
     ReadOptions,
     SinkOptions,
@@ -29,7 +28,6 @@ from penstock.spark.options import (
     parse_options,
     parse_sink_options,
 )
-from penstock.spark.sessions import PUSHDOWN
 from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
@@ -38,9 +36,37 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``penstock`` known to a session, and let Spark push filters down to it."""
-    spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PenstockSource)
+    """Add the format ``penstock`` to a session. The session's configuration stays as it is."""
+    spark.dataSource.register(_by_value())
+
+
+def _by_value() -> type[DataSource]:
+    """Return a class that Spark sends to its processes whole, not by name: it reports a missing package itself.
+
+    A local class is pickled by value. It must not use a global of this module, which would be pickled by name.
+    """
+
+    class Penstock(DataSource):
+        def __new__(cls, options: dict[str, str]) -> Any:
+            try:
+                from penstock.spark.source import PenstockSource as Source
+            except ImportError as error:
+                import os
+                import sys
+
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # this process exits after the error
+                raise ImportError(
+                    f"the Python of Spark's workers, {sys.executable}, cannot import Penstock ({error}); install"
+                    " 'penstock[spark]' there, set PYSPARK_PYTHON (spark.pyspark.python) to a Python that has it, or"
+                    " send the package with --py-files (docs/spark.md, Clusters)"
+                ) from None
+            return Source(options)
+
+        @classmethod
+        def name(cls) -> str:
+            return "penstock"
+
+    return Penstock
 
 
 class PenstockSource(DataSource):
@@ -68,12 +94,10 @@ class PenstockSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(self._checked, schema)
         if self._checked.node is not None:
-            from penstock.spark.node import NodeReader, PushdownNodeReader
+            from penstock.spark.node import NodeReader
 
-            of_node = PushdownNodeReader if self._checked.pushdown else NodeReader
-            return of_node(self._checked, columns)
-        kind = PushdownReader if self._checked.pushdown else Reader
-        return kind(self._checked, columns)
+            return NodeReader(self._checked, columns)
+        return Reader(self._checked, columns)
 
     @in_a_sentence
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
@@ -149,14 +173,6 @@ class Reader(DataSourceReader):
         assert isinstance(partition, Task)
         yield from read_pieces(partition.pieces, self._options, self._filters, self._columns)
         settle()
-
-
-class PushdownReader(Reader):
-    """The same, told by Spark which rows are wanted."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._filters = with_pushed(self._filters, filters)
-        return filters  # all are checked again: what we skip must never decide alone
 
 
 def read_pieces(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from penstock.errors import Compacted
 from penstock.spark.families import expand, find
 from penstock.spark.sources import Source
+from penstock.spark.taskflux.planning import refuse_beyond
+from penstock.tools.history import survey
+from penstock.tools.target import resolve
 
 
 def find_sources(paths: Sequence[str], *, uncommitted: bool = False) -> list[Source]:
@@ -15,3 +20,15 @@ def find_sources(paths: Sequence[str], *, uncommitted: bool = False) -> list[Sou
         family, thing = find(path)
         found.append(family.describe(str(path), thing, uncommitted=uncommitted))
     return found
+
+
+def check_moment(source: Source, at: int | None) -> None:
+    """Raise ``OutOfRange`` if the log of a source has no state after entry ``at``: before its begin, or behind its end."""
+    if at is None or not source.has_log:
+        return
+    if at < source.begin:
+        raise Compacted(
+            f"entry {at} is covered by the snapshot, which holds the state after entry {source.begin};"
+            f" ask for --at {source.begin} or later"
+        )
+    refuse_beyond(survey(resolve(Path(source.name))), at)

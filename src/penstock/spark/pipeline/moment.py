@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.errors import Compacted, CorruptData, InvalidValue, OutOfRange
+from penstock.errors import CorruptData, InvalidValue, OutOfRange
 from penstock.spark.columns import Op
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
@@ -23,7 +23,7 @@ from penstock.spark.pipeline.histories import (
     with_last_ids,
     with_payloads,
 )
-from penstock.spark.pipeline.inputs import find_sources
+from penstock.spark.pipeline.inputs import check_moment, find_sources
 from penstock.spark.pipeline.unlogged import AskedOfBroker
 from penstock.spark.sources import Source
 
@@ -60,15 +60,11 @@ def moment(
         return _without_log(spark, source, at, asked or AskedOfBroker())
     if asked is not None:
         asked.refuse(path)
-    if at is not None and at < source.begin:
-        raise Compacted(
-            f"entry {at} is covered by the snapshot, which holds the state after entry {source.begin};"
-            f" ask for --at {source.begin} or later"
-        )
+    check_moment(source, at)
     stop = at if at is not None else source.commit
     read = _Read(spark, path)
     index, term = _end(read.load(_PLACES, last=stop), source, stop)
-    if at is not None and index < at:
+    if at is not None and index < at:  # bytes that are no entry end the log
         raise OutOfRange(
             f"entry {at} is beyond the log, which ends at entry {index}; ask for --at {index}"
         )

@@ -53,7 +53,7 @@ from penstock.spark.pipeline.store import Run, Staging, Store
 from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 Say = Callable[[str], None]
@@ -61,6 +61,10 @@ Say = Callable[[str], None]
 BY_SOURCE: Final = "by_source"
 BY_QUEUE: Final = "by_queue"
 _QUEUES: Final = (BY_SOURCE, BY_QUEUE)
+QUEUE_DIRECTORY_MAX: Final = 60
+"""Characters of a queue's name that fit into a directory's name of 255 bytes, however they are encoded."""
+_NO_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The directory that Spark reads as null."""
 LOG, REST = "log", "rest"
 CLOSED, WAITING = "closed", "open"
 HEADS: Final = ("source", "kind", "path", "log_index", "term", "status")
@@ -150,6 +154,20 @@ def source_directory(name: str) -> str:
     """Return the name of a source's partitions: short, readable, and no other's."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(name).name)[-40:]
     return f"{safe or 'source'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def queue_directory() -> Column:
+    """Return the partition value of a row's queue: its name after an underscore, or its beginning and a hash.
+
+    A directory's name has at most 255 bytes, of which a character of a queue's name may take four once it is encoded
+    or escaped. The underscore keeps Spark from reading the default queue's empty name, a number or a date as
+    something else.
+    """
+    queue = F.col("queue")
+    is_plain = (F.length(queue) <= QUEUE_DIRECTORY_MAX) & (queue != _NO_PARTITION[1:])
+    readable = F.regexp_replace(F.substring(queue, 1, 40), "[^A-Za-z0-9_.-]", "_")
+    hashed = F.concat(readable, F.lit("~"), F.substring(F.sha2(queue, 256), 1, 16))
+    return F.concat(F.lit("_"), F.when(is_plain, queue).otherwise(hashed))
 
 
 class _Work:
@@ -537,9 +555,7 @@ class _Work:
 
     def _by(self, table: DataFrame) -> DataFrame:
         """Return a table with the columns that its files are laid out by."""
-        # Never empty, as the default queue's name is: Spark reads an empty partition as none.
-        table = table.withColumn(BY_QUEUE, F.concat(F.lit("_"), F.col("queue")))
-        return self._with_source_directory(table)
+        return self._with_source_directory(table.withColumn(BY_QUEUE, queue_directory()))
 
     def _take_over(self, name: str, keep: Callable[[Path], bool]) -> None:
         assert self._previous is not None, "an incremental run"

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import Compacted
+from penstock.errors import Compacted, OutOfRange
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint
 from penstock.spark.columns import OK, Op, Table
@@ -16,8 +16,9 @@ from penstock.spark.families import Piece, edges
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
 from penstock.spark.sources import shown_path
+from penstock.storage.reading import walk_windows
 from penstock.tools.history import History, read_history, survey
-from penstock.tools.target import FAMILY, LogFile, Target
+from penstock.tools.target import FAMILY, LogFile, Target, opened
 
 ROW_SIZE: Final = 1
 """What a piece of a few rows counts for in a group."""
@@ -90,7 +91,33 @@ def _state_pieces(source: str, target: Target, options: ReadOptions) -> list[Pie
             f"{target.path}: entry {options.at} is covered by the snapshot, which holds the state after"
             f" entry {history.covered}; ask for that one or a later one"
         )
+    if options.at is not None:
+        refuse_beyond(history, options.at)
     return [_piece(source, target.size, StatePlan(path=str(target.path)))]
+
+
+def refuse_beyond(history: History, at: int) -> None:
+    """Raise ``OutOfRange`` if the log ends before an entry. Scans the last log file unless a name or header decides.
+
+    A log that is damaged there passes: the replay reports the damage.
+    """
+    end = history.covered
+    if history.target.logs:
+        log = history.target.logs[-1]
+        last = (history.first if log.first is None else log.first) - 1
+        if at <= max(end, last, history.sure):
+            return
+        with opened(log.path) as file:
+            for window in walk_windows(file, log.path, log.layout):
+                last += len(window.found.offsets)
+                if window.found.stop is not None:
+                    return
+        end = max(end, last)
+    if at > end:
+        raise OutOfRange(
+            f"{history.target.path}: entry {at} is beyond the log, which ends at entry {end};"
+            f" ask for entry {end}, or for none to get the last"
+        )
 
 
 def _ends(target: Target) -> dict[Path, int | None]:
