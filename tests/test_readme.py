@@ -46,6 +46,7 @@ def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         assert done.stdout or "/dev/null" in text or "--out" in text
+        assert "Traceback" not in done.stdout + done.stderr, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
 def test_every_command_is_documented() -> None:

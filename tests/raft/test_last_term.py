@@ -24,7 +24,7 @@ def test_a_message_beyond_the_last_term_is_refused_and_changes_nothing(kind: Kin
 
 def test_a_member_in_the_last_term_does_not_run() -> None:
     member = Stepped(log=[1, 2], term=TERM_MAX)
-    assert member.core.is_in_last_term
+    assert member.core.term == TERM_MAX
     member.core.campaign()
     for _ in range(100):
         member.core.tick()

@@ -191,7 +191,7 @@ class AsyncLink(asyncio.Protocol):
         # Not checked: uvloop's transports quack like asyncio's and do not inherit from them.
         self._transport = cast("asyncio.Transport", transport)
         prepare(transport.get_extra_info("socket"))
-        # The transport tries to send at once, in uvloop's loop too, and says so if it could not.
+        # The transport tries to send at once, in uvloop's loop too, and calls pause_writing if it could not.
         self._transport.set_write_buffer_limits(high=0)
         self._transport.write(self._core.greet())
 

@@ -57,7 +57,7 @@ class Batch:
         self.first = first
         self.open = len(ids)
         self._ended: set[int] = set()  # places of leases that have ended, while others have not
-        # Ids of tasks that user code received; None: all of them, because nobody prefetched them.
+        # Ids of tasks that user code received; None: all of them, because they were not prefetched.
         self.started: set[int] | None = None if subscription is None else set()
         self.acked: set[int] = set()  # ids of tasks whose ack was announced and has not come yet
 

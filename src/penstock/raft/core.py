@@ -104,19 +104,11 @@ class Raft:
         return self.role is Role.LEADER
 
     @property
-    def is_in_last_term(self) -> bool:
-        """Whether no election is possible any more. No cluster gets here by elections."""
-        return self.term >= TERM_MAX
-
-    @property
     def can_lead(self) -> bool:
-        """Whether it may run: a voter of its own configuration, with nothing on its way that may change that.
-
-        After the last term there is no other to run for.
-        """
+        """Whether it may run: a voter of its own configuration, with nothing on its way that may change that."""
         return (
             self.configuration.is_voter(self.member)
-            and not self.is_in_last_term
+            and self.term < TERM_MAX  # after the last term there is no other to run for
             and self.log.pending_snapshot is None
             and not self.is_barred
         )

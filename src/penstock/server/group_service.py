@@ -38,7 +38,7 @@ class GroupService:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._group.settings.tick_ms / 1000, self._tick)
         self._group.tick()
-        if self._group.replica.group.core.is_in_last_term and not self._has_said_last_term:
+        if self._group.replica.group.core.term >= TERM_MAX and not self._has_said_last_term:
             self._has_said_last_term = True
             self._say(
                 "term",

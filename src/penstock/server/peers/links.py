@@ -262,7 +262,7 @@ class Outgoing(_Link):
             case p.Connected():
                 self._take_connected(packet)
             case p.Hello():
-                # What we know of the peer is told before we learn from it.
+                # Our greeting reports what we knew of the peer before its greeting changes that.
                 self._write(self._greeting(self.peer))
                 self.is_ready = True
                 self._note_greeting(self.peer, packet)

@@ -482,7 +482,7 @@ class Peer:
             self._wake.clear()
             if await self._connect():
                 delay = RETRY_SECONDS_MIN
-            # Whoever claims to be the peer wakes us: not more often than this, or a stranger would set the pace.
+            # Every link that claims to be the peer's wakes this loop. The pause keeps a stranger from setting the pace.
             await asyncio.sleep(RETRY_SECONDS_MIN * _jitter())
             wait = (delay - RETRY_SECONDS_MIN) * _jitter()
             # Not wait_for: if it is cancelled in the moment of its success, it forgets about that.

@@ -62,7 +62,7 @@ class Lock:
         self._descriptor = descriptor
 
     def is_held(self) -> bool:
-        """Return whether the file is still the one that was locked; a deleted file locks nobody out."""
+        """Return whether the file is still the one that was locked; a deleted file excludes no other run."""
         return _is_at(self.path, self._descriptor)
 
     def release(self) -> None:
