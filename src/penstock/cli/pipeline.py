@@ -22,7 +22,6 @@ from penstock.cli.families import (
     VhostOption,
 )
 from penstock.cli.output import Exit, emit, say
-from penstock.client.blocking import connect
 from penstock.errors import PathRefused, SparkFailed, needing
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
@@ -376,6 +375,8 @@ def migrate(
     with_envelope = _with_envelope(properties)
     is_node = _is_address(to)
     if is_node:
+        from penstock.client.blocking import connect
+
         connect(to).close()  # one that does not answer is reported before Spark starts
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
