@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -219,20 +220,23 @@ def test_a_node_that_does_not_answer_fails_before_any_job(spark: SparkSession, l
 def test_planning_runs_in_processes_of_our_daemon(load: Load, tmp_path: Path) -> None:
     """Spark's own daemon prints a traceback for every planning process that was idle for a minute."""
     assert load(str(THREE.write(tmp_path))).count() > 0
-    started = [
-        Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        for java in children_of(os.getpid())
-        for child in children_of(java)
-    ]
+    started = [words for java, _ in children_of(os.getpid()) for _, words in children_of(java)]
     daemons = {bytes(words[3]): bytes(words[2]) for words in started if words[1:2] == [b"-m"]}
     assert {b"pyspark.sql.worker.create_data_source", b"pyspark.worker"} <= daemons.keys()
     assert set(daemons.values()) == {MODULE.encode()}
 
 
-def children_of(process: int) -> list[int]:
-    """Return the processes that a process has started."""
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+def children_of(parent: int) -> list[tuple[int, list[bytes]]]:
+    """Return the processes that a process has started: number and command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            # The name before the state may hold spaces and parentheses.
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                found.append((int(process.name), words))
+    return found
 
 
 def test_a_column_that_is_not_there_fails_before_any_job(
