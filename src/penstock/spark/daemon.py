@@ -47,9 +47,19 @@ def quiet(work: Work) -> Work:
     return work_quietly
 
 
+def report_unless_hung_up(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report an exception in a finalizer, unless Spark has closed the connection.
+
+    Since Python 3.13 a buffered file reports what its last flush raises.
+    """
+    if not isinstance(unraisable.exc_value, BrokenPipeError | ConnectionResetError):
+        sys.__unraisablehook__(unraisable)
+
+
 def main() -> None:
     from pyspark import daemon
 
+    sys.unraisablehook = report_unless_hung_up
     preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
     daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
     daemon.manager()

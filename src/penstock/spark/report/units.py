@@ -25,6 +25,7 @@ _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 _EXACT_END: Final = 1_000_000  # counts below are shown with all their digits
 
 SECOND_US: Final = 1_000_000
+_TIME_MAX: Final = INT64_MAX - SECOND_US  # NumPy cannot round the last ones to seconds
 _SPANS: Final = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -82,7 +83,7 @@ def moment(time_us: float | None, *, is_fine: bool = False) -> str:
     """Return a point in time, in UTC. NumPy's calendar does not end in the year 9999 as ``datetime`` does."""
     if time_us is None or is_missing(time_us):
         return NONE
-    held = min(max(int(time_us), -INT64_MAX), INT64_MAX)  # a float of the last ones is beyond them
+    held = min(max(int(time_us), -_TIME_MAX), _TIME_MAX)  # a float of the last ones is beyond them
     words = str(np.datetime64(held, "us").astype("datetime64[ms]" if is_fine else "datetime64[s]"))
     return words.replace("T", " ")
 
