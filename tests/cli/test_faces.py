@@ -84,7 +84,9 @@ def test_tasks_can_be_asked_for_at_an_index_for_a_queue_and_with_what_is_uncommi
     assert listed(penstock("tasks", root, "--at", "3")) == TWO.at(3)
     assert listed(penstock("tasks", root, "--queue", "")) == [("", 0, b"d")]
     assert [row[0] for row in listed(penstock("tasks", root, "--queue", "q"))] == ["q", "q"]
-    assert penstock("tasks", root, "--queue", "nobody").rows == []
+    missing = penstock("tasks", root, "--queue", "nobody")
+    assert (missing.code, missing.out, len(missing.words)) == (1, "", 1)
+    assert "there is no queue 'nobody'" in missing.err
     below = penstock("tasks", root, "--at", "0")
     assert (below.code, below.out, len(below.words)) == (1, "", 1)
     assert "ask for --at 1 or later" in below.err

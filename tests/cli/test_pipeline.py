@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import open as penstock_node
 from penstock.formats.taskflux.generation import Generation
 from support.directories import build
 from support.table_runs import begun_elsewhere
@@ -88,3 +89,26 @@ def test_time_travel_prints_what_a_replay_prints(tmp_path: Path) -> None:
     at = penstock("pipeline", "tasks", "--in", "node", "--at", "5", "--quiet", cwd=tmp_path)
     assert at.returncode == 0, at.stderr
     assert at.stdout == penstock("tasks", "node", "--at", "5", cwd=tmp_path).stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("queue", "code", "said"),
+    [
+        (
+            "nobody",
+            1,
+            ["penstock: there is no queue 'nobody'; without --queue you see all of them"],
+        ),
+        ("empty", 0, []),
+    ],
+)
+def test_a_misspelled_queue_printed_no_tasks_with_exit_0_and_an_empty_one_errors_of_spark(
+    tmp_path: Path, queue: str, code: int, said: list[str]
+) -> None:
+    with penstock_node(str(tmp_path / "node")) as node:
+        node.create_queue("empty")
+    done = penstock("pipeline", "tasks", "--in", "node", "--queue", queue, "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if not line.startswith("WARNING: Using incubator")] == said

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
+from penstock.errors import CannotConvert, InvalidQueueName, PathRefused, QueueMissing
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
@@ -242,6 +242,8 @@ class TaskFluxFiles:
         only = queue_asked(asked)
         history = read_history(self.target, progress=progress)
         state = replay(history, at=asked.at, uncommitted=asked.uncommitted)
+        if only is not None and only not in state.queues.by_name:
+            raise queue_missing(only)
         if state.tail is not None:
             self.words, self.is_damaged = [state.tail], True
         has_ids = self.target.generation is Generation.THREE
@@ -464,6 +466,11 @@ def queue_asked(asked: Asked) -> QueueName | None:
         return None if asked.queue is None else QueueName(asked.queue)
     except InvalidQueueName as error:
         raise typer.BadParameter(str(error), param_hint="--queue") from None
+
+
+def queue_missing(name: str) -> QueueMissing:
+    """Return the refusal of a queue that the files do not have."""
+    return QueueMissing(f"there is no queue {name!r}; without --queue you see all of them")
 
 
 def left_fields(left: Left | SpoolLeft) -> Row:

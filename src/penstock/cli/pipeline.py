@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,7 @@ from penstock.cli.families import (
     PropertiesOption,
     TransientOption,
     VhostOption,
+    queue_missing,
 )
 from penstock.cli.output import Exit, emit, say
 from penstock.errors import PathRefused, SparkFailed, needing
@@ -146,6 +147,9 @@ def _spark(
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(_cause(str(error))) from None
     finally:
+        # Spark cancels stages that turn out to be unnecessary. Their tasks may still run here, and report the stop as errors.
+        with suppress(Py4JError):  # its Java may be gone
+            spark.sparkContext.setLogLevel("OFF")
         spark.stop()
 
 
@@ -250,6 +254,8 @@ def tasks(
     """
     size = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
+
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.unlogged import AskedOfBroker
 
@@ -261,12 +267,21 @@ def tasks(
         )
         found = moment(spark, path, at, uncommitted=uncommitted, asked=asked)
         rows = found.tasks if queue is None else found.tasks.where(found.tasks.queue == queue)
+        is_empty = True
         has_ids = not found.source.by_value
         for row in rows.orderBy("queue", "key", "task_id").toLocalIterator(prefetchPartitions=True):
+            is_empty = False
             told = {"queue": row["queue"], "key": row["key"]}
             told["payload"] = encode_payload(bytes(row["payload"]))
             number = "id" if found.source.has_log else "seq"
             emit(told | {number: row["task_id"]} if has_ids else told)
+        # Asked only now: an answer costs a job. It is counted, because a job that stops at the first row is cancelled noisily.
+        if (
+            queue is not None
+            and is_empty
+            and not found.lives.where(F.col("queue") == queue).count()
+        ):
+            raise queue_missing(queue)
 
 
 def snapshot(
