@@ -29,4 +29,4 @@ def test_mutated_frames_of_a_stranger_stop_no_node_and_change_neither_term_nor_l
         strangers.run(made, 1, "--election-timeout", 2000, frames=3000)
         assert made.problems == []
         assert made.figures["lost"] == made.figures["unexpected"] == 0
-        assert made.figures["frames"] >= 3000
+        assert made.figures["mutated_frames"] >= 3000
