@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.connection import NODE, NodeOption, QueueArgument, connected, task_row
 from penstock.cli.output import emit, say
+from penstock.cli.task_table import show_tasks
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -107,6 +108,7 @@ def peek(
     count: Annotated[
         int, typer.Option("--count", metavar="N", min=1, help="How many; a node shows up to 1024.")
     ] = 1,
+    table: Annotated[bool, typer.Option("--table", help="A table for people.")] = False,
     node: NodeOption = NODE,
 ) -> None:
     """Show the tasks that would be delivered next, and leave them where they are.
@@ -114,11 +116,17 @@ def peek(
     \b
     Examples:
       penstock peek
-      penstock peek orders --count 10
+      penstock peek orders --count 10 --table
     """
     with connected(node) as client:
         tasks = client.peek(queue, count)
-    for each in tasks:
-        emit(task_row(queue, each.id, each.key, each.payload, attempts=each.attempts))
+    rows = [
+        task_row(queue, each.id, each.key, each.payload, attempts=each.attempts) for each in tasks
+    ]
+    if table:
+        show_tasks(rows)
+    else:
+        for row in rows:
+            emit(row)
     if not tasks:
         say(f"queue {queue!r} has nothing to deliver")

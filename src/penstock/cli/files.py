@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +22,7 @@ from penstock.cli.families import (
     source_at,
 )
 from penstock.cli.output import Exit, bar, emit, emit_lines, say, show_table
+from penstock.cli.task_table import show_tasks
 
 # Whether a path can be read is found out, and said, by those who read it.
 PathArgument = Annotated[
@@ -36,6 +38,7 @@ OutOption = Annotated[
         help="A new or empty directory; PATH is never changed.",
     ),
 ]
+TableOption = Annotated[bool, typer.Option("--table", help="A table for people.")]
 UncommittedOption = Annotated[
     bool, typer.Option("--uncommitted", help="Include entries behind the commit index.")
 ]
@@ -43,7 +46,7 @@ UncommittedOption = Annotated[
 
 def inspect(
     path: PathArgument,
-    table: Annotated[bool, typer.Option("--table", help="A table for people.")] = False,
+    table: TableOption = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
@@ -117,6 +120,7 @@ def tasks(
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
+    table: TableOption = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
@@ -127,6 +131,7 @@ def tasks(
     \b
     Examples:
       penstock tasks node
+      penstock tasks node --table
       penstock tasks node --at 2
       penstock tasks old --uncommitted --queue orders
     """
@@ -141,14 +146,22 @@ def tasks(
     )
     source = source_at(path, Keys(key_file=key_file, password_file=password_file))
     with bar(source.size, "reading") as shown:
-        for found in source.tasks(asked, shown.advance):
-            if isinstance(found, memoryview):
-                emit_lines(found)
-            else:
-                emit(found)
+        found = source.tasks(asked, shown.advance)
+        if table:
+            show_tasks(found)
+        else:
+            _emit_tasks(found)
     for words in source.words:
         say(words)
     raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
+
+
+def _emit_tasks(found: Iterable[dict[str, Any] | memoryview]) -> None:
+    for row in found:
+        if isinstance(row, memoryview):
+            emit_lines(row)
+        else:
+            emit(row)
 
 
 def verify(
