@@ -1,8 +1,8 @@
-"""The demonstration: a node is killed in the middle of its work, and nothing is lost, nothing comes twice.
+"""The demonstration: a node is killed in the middle of its work, and no task is lost or delivered twice.
 
-100,000 tasks go in, workers take some of them out, and an account is kept of what they were promised. Then
-`kill -9`, a new process on the same directory, and a comparison of what is left with the account, task by
-task, first through the node and then in its files at rest.
+It enqueues 100,000 tasks, lets workers dequeue some of them, and records what the node acknowledged. Then it kills the node
+with `kill -9`, starts a new one on the same directory, and compares the remaining tasks with its record, task by task: first
+through the node, then in the files at rest. Spark turns the same files into tables and a page.
 """
 
 from __future__ import annotations
@@ -44,12 +44,39 @@ WORKERS = 3
 BATCH = 500
 HELD = 250  # tasks that one more worker, a slow one, has in its hands when the node dies
 
+STEPS = (
+    ("A node is killed and loses nothing", 15),
+    ("Files of three generations, damage and repair", 12),
+    ("The same files as Spark tables", 40),
+)
+"""Titles, and the seconds that each usually takes on two cores."""
+
 Task = tuple[int, int, bytes]
 """(key, id, payload): sorts in the order of delivery."""
 
 
 class DemoFailed(Exception):
-    """Something is not as it should be."""
+    """A result differs from what it must be."""
+
+
+def announce() -> None:
+    """Print the steps and how long they usually take."""
+    total = sum(seconds for _, seconds in STEPS)
+    console.print(f"[bold]Penstock[/]: {len(STEPS)} steps, usually {total} s in all.")
+    for number, (title, seconds) in enumerate(STEPS, 1):
+        console.print(f"  {number}. {title} [dim]({seconds} s)[/]")
+    console.print()
+
+
+@contextmanager
+def step(number: int) -> Iterator[None]:
+    """Print the title of a step before it, and how long it took after it."""
+    title, usual = STEPS[number - 1]
+    console.rule(f"[bold]{number}. {title}")
+    begun = time.monotonic()
+    yield
+    taken = time.monotonic() - begun
+    console.print(f"[dim]Step {number} took {taken:.0f} s; {usual} s are usual.[/]\n")
 
 
 class NodeProcess:
@@ -61,15 +88,15 @@ class NodeProcess:
             [sys.executable, "-m", "penstock.cli.main", *words], stderr=subprocess.PIPE, text=True
         )
         assert self._process.stderr is not None
-        heard: list[str] = []
+        lines: list[str] = []
         for line in self._process.stderr:
-            heard.append(line)
+            lines.append(line)
             if '"listening"' in line:
                 self.started: dict[str, Any] = json.loads(line)
                 self.address: str = self.started["address"]
                 break
         else:
-            raise DemoFailed("the node did not start: " + "".join(heard))
+            raise DemoFailed("the node did not start: " + "".join(lines))
         self._words = Thread(target=self._process.stderr.read, daemon=True)
         self._words.start()
 
@@ -78,26 +105,26 @@ class NodeProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Do what `kill -9` does; harmless when it has ended."""
+        """End the process as `kill -9` does. Does nothing if it has ended."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, as `kill` does."""
+        """Stop the node as `kill` does."""
         self._process.terminate()
         if self._process.wait(timeout=60):
-            raise DemoFailed("the node did not stop as it should")
+            raise DemoFailed("the node did not stop with exit code 0")
 
 
 @dataclass
 class Account:
-    """What the workers were promised."""
+    """What the node acknowledged."""
 
     enqueued: dict[int, Task] = field(default_factory=dict)  # by id
-    acked: set[int] = field(default_factory=set)  # the node said: done
-    # An ack was under way when the node died: done or not, and both are right.
+    acked: set[int] = field(default_factory=set)  # the node confirmed the ack
+    # The node was killed between the ack and its answer: removed or not, both are correct.
     asked: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)  # out on lease, never acked
+    held: set[int] = field(default_factory=set)  # leased, never acked
 
 
 def payload_of(number: int) -> bytes:
@@ -105,7 +132,7 @@ def payload_of(number: int) -> bytes:
 
 
 def enqueue(client: Client, account: Account) -> None:
-    """Put all tasks in, and show how it goes."""
+    """Enqueue all tasks with a progress bar."""
     client.create_queue(QUEUE)
     begun = time.monotonic()
     with Progress(
@@ -121,11 +148,11 @@ def enqueue(client: Client, account: Account) -> None:
                 account.enqueued[task_id] = (key, task_id, payload)
             progress.advance(shown, len(numbers))
     seconds = time.monotonic() - begun
-    console.print(f"{COUNT:,} tasks are in and on the disk, {COUNT / seconds:,.0f} a second.")
+    console.print(f"{COUNT:,} tasks enqueued and synced, {COUNT / seconds:,.0f} a second.")
 
 
 class Worker(Thread):
-    """Takes tasks out and acks them until the node is gone."""
+    """Dequeues and acks tasks until the node is gone."""
 
     def __init__(self, address: str, enqueued: dict[int, Task], done: Semaphore) -> None:
         super().__init__()
@@ -145,13 +172,15 @@ class Worker(Thread):
             except (penstock.ConnectionFailed, penstock.LeaseLost):
                 return
             finally:
-                self._done.release(ACKED_BEFORE_KILL)  # nobody waits for one who has ended
+                self._done.release(
+                    ACKED_BEFORE_KILL
+                )  # the main thread must not wait for a worker that has ended
 
     def _work(self, client: Client) -> None:
         deliveries = client.dequeue_many(QUEUE, BATCH)
         for each in deliveries:
             if self._enqueued[each.id] != (each.key, each.id, each.payload):
-                self.problem = f"task {each.id} came out as something else"
+                self.problem = f"task {each.id} was delivered with another key or payload"
         self.asked = {each.id for each in deliveries}
         client.ack(deliveries)
         self.acked |= self.asked
@@ -159,7 +188,7 @@ class Worker(Thread):
 
 
 def crash(node: NodeProcess, account: Account) -> None:
-    """Let workers work, and kill the node while they do. Raises ``DemoFailed``."""
+    """Start workers, and kill the node while they work. Raises ``DemoFailed``."""
     done = Semaphore(0)
     with penstock.connect(node.address, retry=0.0) as slow:
         account.held = {each.id for each in slow.dequeue_many(QUEUE, HELD)}
@@ -178,16 +207,16 @@ def crash(node: NodeProcess, account: Account) -> None:
             raise DemoFailed(worker.problem)
     if len(account.acked) < ACKED_BEFORE_KILL:
         raise DemoFailed("the workers ended before the node did")
-    console.print(f"[bold red]kill -9 {node.pid}[/] while {WORKERS} workers take tasks out.")
+    console.print(f"[bold red]kill -9 {node.pid}[/] while {WORKERS} workers dequeue tasks.")
     console.print(f"  {len(account.acked):>7,} tasks were acked: they must be gone")
-    console.print(f"  {len(account.held):>7,} tasks were out on lease: they must come back")
+    console.print(f"  {len(account.held):>7,} tasks were leased: they must be back")
     console.print(
-        f"  {len(account.asked):>7,} tasks had their ack under way: gone or not, both are right"
+        f"  {len(account.asked):>7,} acks were not answered yet: their tasks may be gone or not"
     )
 
 
 def drain(client: Client) -> list[Task]:
-    """Return all that the queue delivers, in its order; nothing is acked, so all of it goes back."""
+    """Return all that the queue delivers, in order. Nothing is acked, so all tasks return to the queue."""
     tasks: list[Task] = []
     while deliveries := client.dequeue_many(QUEUE, 1000):
         tasks += [(each.key, each.id, each.payload) for each in deliveries]
@@ -195,7 +224,7 @@ def drain(client: Client) -> list[Task]:
 
 
 def compare(found: list[Task], account: Account, where: str) -> None:
-    """Say whether exactly the right tasks are there, in the right order. Raises ``DemoFailed``."""
+    """Check that exactly the right tasks are there, in order. Raises ``DemoFailed``."""
     there = {task_id for _, task_id, _ in found}
     lost = account.enqueued.keys() - account.acked - account.asked - there
     undead = there & account.acked
@@ -218,12 +247,12 @@ def compare(found: list[Task], account: Account, where: str) -> None:
             f"{where}: number {wrong} is {found[wrong]} and should be {expected[wrong]}"
         )
     console.print(
-        f"[bold green]✓[/] {where}: {len(found):,} tasks, exactly the right ones, in order."
+        f"[bold green]✓[/] {where}: {len(found):,} tasks, exactly those that must remain, in order."
     )
 
 
 def read_at_rest(root: Path) -> list[Task]:
-    """Return what the command line finds in the files of a node that does not run."""
+    """Return the tasks that the command line reads from the files, without a node."""
     words = ["tasks", "node", "--queue", QUEUE]
     console.print(f"[bold green]$ penstock {' '.join(words)} | head --lines 3[/]")
     done = subprocess.run(  # noqa: S603
@@ -236,14 +265,13 @@ def read_at_rest(root: Path) -> list[Task]:
     for line in lines[:3]:
         console.print(escape(line.decode()), highlight=False, soft_wrap=True)
     if done.returncode:
-        raise DemoFailed(f"penstock tasks ended with {done.returncode}")
+        raise DemoFailed(f"penstock tasks exited with {done.returncode}")
     rows = map(json.loads, lines)
     return [(row["key"], row["id"], b64decode(row["payload"])) for row in rows]
 
 
 def survive(root: Path) -> None:
-    """The first act. Raises ``DemoFailed``."""
-    console.rule("[bold]A node dies in the middle of its work")
+    """Kill a node under load and compare what remains. Raises ``DemoFailed``."""
     account = Account()
     node = NodeProcess(root / "node")
     try:
@@ -256,11 +284,13 @@ def survive(root: Path) -> None:
         console.print(f"A new process on the same directory was ready after {seconds:.2f} s.")
         with penstock.connect(node.address) as client:
             compare(drain(client), account, "through the node")
+        words = ["peek", QUEUE, "--count", "3", "--table", "--node", node.address]
+        if demo_files.penstock(console, *words, directory=root):
+            raise DemoFailed("penstock peek failed")
         node.stop()
     finally:
         node.kill()
-    console.print()
-    console.rule("[bold]The same, read from its files")
+    console.print("The node has stopped. The commands below read its files.")
     if demo_files.penstock(console, "inspect", "node", "--table", directory=root):
         raise DemoFailed("penstock inspect found damage")
     found = read_at_rest(root)
@@ -268,49 +298,47 @@ def survive(root: Path) -> None:
     counted = inspect(resolve(root / "node"))["tasks"]
     if counted != len(found):
         raise DemoFailed(f"penstock inspect counts {counted} tasks, penstock tasks {len(found)}")
-    console.print()
 
 
 @contextmanager
 def place_for_files(keep: Path | None) -> Iterator[Path]:
-    """Give a new directory, kept if a name was given, else gone afterwards."""
+    """Yield a new directory: ``keep``, or a temporary one that is removed at the end."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name:
             yield Path(name)
     else:
         if keep.exists():
-            sys.exit(f"{keep} is there already; name a new directory")
+            sys.exit(f"{keep} exists; name a new directory")
         keep.mkdir()
         yield keep
 
 
 def report(root: Path) -> Path:
-    """The last act: the files become tables, and the tables a page. Raises ``DemoFailed``."""
-    console.rule("[bold]The same files, as tables of Spark's")
+    """Run the pipeline over the files and return the page that it made. Raises ``DemoFailed``."""
     words = ["pipeline", "run", "--in", "node", "--out", "tables"]
     if demo_files.penstock(console, *words, directory=root):
-        raise DemoFailed("penstock pipeline found something wrong, or did not end well")
+        raise DemoFailed("penstock pipeline run failed")
     REPORT.parent.mkdir(exist_ok=True)
     page = (root / "tables" / "current" / "report.html").read_bytes()
     REPORT.write_bytes(page)
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(REPORT.as_uri())
-    console.print()
     return REPORT
 
 
-def say_what_next(keep: Path | None) -> None:
+def suggest(keep: Path | None) -> None:
+    """Print commands to try next."""
     console.rule("[bold]What to try next")
     if keep is None:
         console.print(
-            "scripts/demo --keep example                 [dim]# the same, and the files stay[/]"
+            "scripts/demo --keep example                 [dim]# run again and keep the files[/]"
         )
     root = keep or "example"
     console.print(
-        f".venv/bin/penstock serve --data {root}/node    [dim]# a node; in another terminal:[/]\n"
+        f".venv/bin/penstock serve --data {root}/node    [dim]# a node; then, in another terminal:[/]\n"
         ".venv/bin/penstock stat --watch\n"
         f".venv/bin/penstock enqueue {QUEUE} --key -1 'answer the phone'\n"
-        f".venv/bin/penstock dequeue {QUEUE}\n"
+        f".venv/bin/penstock dequeue {QUEUE} --raw --lines\n"
         ".venv/bin/penstock --help",
         highlight=False,
     )
@@ -322,24 +350,24 @@ def main() -> None:
         "--keep", metavar="DIR", type=Path, help="leave the files in this new directory"
     )
     keep = parser.parse_args().keep
+    announce()
     with place_for_files(keep) as root:
         try:
-            survive(root)
-            if not demo_files.show(console, root):
-                raise DemoFailed("a command did not end as it should")
-            page = report(root)
+            with step(1):
+                survive(root)
+            with step(2):
+                if not demo_files.show(console, root):
+                    raise DemoFailed("a command did not exit as expected")
+            with step(3):
+                page = report(root)
         except (DemoFailed, penstock.PenstockError) as error:
-            console.print(
-                f"[bold red]✗ The demonstration did not go as it should:[/] {escape(str(error))}"
-            )
+            console.print(f"[bold red]✗ The demonstration failed:[/] {escape(str(error))}")
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(130)
-    console.print(
-        f"[bold green]Everything went as it should.[/] The page about it: {escape(str(page))}\n",
-        soft_wrap=True,
-    )
-    say_what_next(keep)
+    console.print("[bold green]✓ All checks passed.[/] The page about the node's files:")
+    console.print(f"  {escape(str(page))}\n", soft_wrap=True)
+    suggest(keep)
 
 
 if __name__ == "__main__":

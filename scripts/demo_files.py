@@ -1,4 +1,4 @@
-"""The second act of the demonstration: files of every generation, a flipped bit, a conversion."""
+"""The second step of the demonstration: files of three generations, a flipped bit, repair and conversion."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write_generation(root: Path, generation: Generation) -> None:
 
 
 def penstock(console: Console, *arguments: str, directory: Path) -> int:
-    """Run the command as a person would, and show it."""
+    """Print a command, run it, and print its exit code."""
     console.print(f"[bold green]$ penstock {' '.join(arguments)}[/]")
     sys.stdout.flush()
     command = [sys.executable, "-m", "penstock.cli.main", *arguments]
@@ -87,7 +87,7 @@ def penstock(console: Console, *arguments: str, directory: Path) -> int:
 
 
 def flip_one_bit(path: Path) -> None:
-    """Do to a log what a tired disk does: turn over one bit inside the first record's payload."""
+    """Flip one bit of a payload in a log, as a failing disk does."""
     data = bytearray(path.read_bytes())
     place = data.index(b"send the invoice")
     data[place] ^= 0x10
@@ -95,19 +95,22 @@ def flip_one_bit(path: Path) -> None:
 
 
 def show(console: Console, root: Path) -> bool:
-    """Show what the tools do with files at rest; return whether all went as it should."""
-    console.rule("[bold]The same queue in three generations of files")
+    """Run the tools over files at rest. Return whether every command exited as expected."""
+    console.print("The same queue in three generations of TaskFlux's files:")
     write_generation_1(root / "one")
     write_generation(root / "two", Generation.TWO)
     write_generation(root / "three", Generation.THREE)
     codes = [penstock(console, "inspect", "three", "--table", directory=root)]
-    codes += [penstock(console, "tasks", node, directory=root) for node in ("one", "two", "three")]
-    console.rule("[bold]One bit turns over")
+    codes += [
+        penstock(console, "tasks", node, "--table", directory=root)
+        for node in ("one", "two", "three")
+    ]
+    console.print("One bit of the log flips:")
     flip_one_bit(root / "two" / "consensus" / "log.raft")
     codes.append(penstock(console, "verify", "two", directory=root) - 1)
     codes.append(penstock(console, "repair", "two", "--out", "salvaged", directory=root) - 1)
-    codes.append(penstock(console, "tasks", "salvaged", directory=root))
-    console.rule("[bold]From the oldest generation to the newest")
+    codes.append(penstock(console, "tasks", "salvaged", "--table", directory=root))
+    console.print("From the oldest generation to the newest:")
     words = ("convert", "one", "--to", "taskflux-3", "--out", "new")
     codes.append(penstock(console, *words, directory=root))
     codes.append(penstock(console, "verify", "new", directory=root))
