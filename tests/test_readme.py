@@ -50,6 +50,8 @@ def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         assert done.stdout or "/dev/null" in text or "--out" in text
+        if "dequeue" in text or "--at" in text:  # what the text around says of it
+            assert "password reset for Bob" in done.stdout
         assert "Traceback" not in done.stdout + done.stderr, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
