@@ -1,8 +1,9 @@
 """Penstock: a durable, replicated priority task queue whose every file is a Spark table.
 
-``connect`` talks to a node, ``open`` runs one inside this process, ``worker`` makes a function work
-through a queue; every exception stands here too. Importing this package pulls in nothing heavy: each of
-these names is imported when it is first used, as are numba, pyarrow and Spark.
+``connect`` returns a client of a node, ``open`` runs a node in this process, and ``worker`` turns a function into a
+consumer of a queue. ``aio`` has the asyncio client, ``spark`` the Spark source. docs/api.md documents every public name.
+
+Importing this package loads only the exceptions. Every other name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -10,45 +11,170 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.errors import (
+    BadData,
+    CannotConvert,
+    Compacted,
+    ConnectionFailed,
+    ConnectionLost,
+    CorruptData,
+    DependencyMissing,
+    DirectoryLocked,
+    InvalidQueueName,
+    InvalidValue,
+    KeyOutOfRange,
+    LeaseLost,
+    LimitReached,
+    NoRoom,
+    NotLeader,
+    OutOfRange,
+    PathMissing,
+    PathRefused,
+    PayloadTooLarge,
+    PenstockError,
+    PolicyViolated,
+    ProtocolBroken,
+    QueueExists,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    ReplayConflict,
+    RequestRefused,
+    SequenceForgotten,
+    SparkFailed,
+    SpoolFull,
+    StorageError,
+    StorageFailed,
+    TruncatedData,
+    UnknownFormat,
+    Unreachable,
+    UnsupportedVersion,
+)
+
 if TYPE_CHECKING:
-    from os import PathLike
-
-    from penstock.client.blocking import Client as Client
-    from penstock.client.subscription import Subscription as Subscription
-    from penstock.client.values import Delivery as Delivery
-    from penstock.client.values import PeekedTask as PeekedTask
-    from penstock.client.worker import Worker as Worker
-    from penstock.client.worker import worker as worker
-    from penstock.errors import *  # noqa: F403
-    from penstock.spooling.client import SpoolClient as SpoolClient
-    from penstock.spooling.connecting import connect as connect
-
-    def open(path: str | PathLike[str], **options: Any) -> Client:  # noqa: A001
-        """Return a client of a node that runs in this process, on the files in ``path``."""
-
+    from penstock import aio, spark
+    from penstock.client.blocking import Client
+    from penstock.client.subscription import Subscription
+    from penstock.client.values import Delivery, PeekedTask
+    from penstock.client.worker import Worker, worker
+    from penstock.model import Implementation, KeyRange, Policy, QueueOptions
+    from penstock.protocol.version2 import (
+        ClusterInfo,
+        ClusterMember,
+        Enqueue,
+        Entries,
+        NodeInfo,
+        Producer,
+        QueueStat,
+    )
+    from penstock.server.embedded import open_directory as open  # noqa: A004
+    from penstock.spooling.client import SpoolClient
+    from penstock.spooling.connecting import connect
+    from penstock.storage.spool_values import SpoolStat
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "BadData",
+    "CannotConvert",
+    "Client",
+    "ClusterInfo",
+    "ClusterMember",
+    "Compacted",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "CorruptData",
+    "Delivery",
+    "DependencyMissing",
+    "DirectoryLocked",
+    "Enqueue",
+    "Entries",
+    "Implementation",
+    "InvalidQueueName",
+    "InvalidValue",
+    "KeyOutOfRange",
+    "KeyRange",
+    "LeaseLost",
+    "LimitReached",
+    "NoRoom",
+    "NodeInfo",
+    "NotLeader",
+    "OutOfRange",
+    "PathMissing",
+    "PathRefused",
+    "PayloadTooLarge",
+    "PeekedTask",
+    "PenstockError",
+    "Policy",
+    "PolicyViolated",
+    "Producer",
+    "ProtocolBroken",
+    "QueueExists",
+    "QueueFull",
+    "QueueInUse",
+    "QueueMissing",
+    "QueueOptions",
+    "QueueStat",
+    "ReplayConflict",
+    "RequestRefused",
+    "SequenceForgotten",
+    "SparkFailed",
+    "SpoolClient",
+    "SpoolFull",
+    "SpoolStat",
+    "StorageError",
+    "StorageFailed",
+    "Subscription",
+    "TruncatedData",
+    "UnknownFormat",
+    "Unreachable",
+    "UnsupportedVersion",
+    "Worker",
+    "aio",
+    "connect",
+    "open",
+    "spark",
+    "worker",
+]
+
 _HOMES: Final = {
-    "Client": ("penstock.client.blocking", "Client"),
-    "Delivery": ("penstock.client.values", "Delivery"),
-    "PeekedTask": ("penstock.client.values", "PeekedTask"),
-    "SpoolClient": ("penstock.spooling.client", "SpoolClient"),
-    "Subscription": ("penstock.client.subscription", "Subscription"),
-    "connect": ("penstock.spooling.connecting", "connect"),
-    "Worker": ("penstock.client.worker", "Worker"),
-    "open": ("penstock.server.embedded", "open_directory"),
-    "worker": ("penstock.client.worker", "worker"),
+    "Client": "penstock.client.blocking:Client",
+    "ClusterInfo": "penstock.protocol.version2:ClusterInfo",
+    "ClusterMember": "penstock.protocol.version2:ClusterMember",
+    "Delivery": "penstock.client.values:Delivery",
+    "Enqueue": "penstock.protocol.version2:Enqueue",
+    "Entries": "penstock.protocol.version2:Entries",
+    "Implementation": "penstock.model:Implementation",
+    "KeyRange": "penstock.model:KeyRange",
+    "NodeInfo": "penstock.protocol.version2:NodeInfo",
+    "PeekedTask": "penstock.client.values:PeekedTask",
+    "Policy": "penstock.model:Policy",
+    "Producer": "penstock.protocol.version2:Producer",
+    "QueueOptions": "penstock.model:QueueOptions",
+    "QueueStat": "penstock.protocol.version2:QueueStat",
+    "SpoolClient": "penstock.spooling.client:SpoolClient",
+    "SpoolStat": "penstock.storage.spool_values:SpoolStat",
+    "Subscription": "penstock.client.subscription:Subscription",
+    "Worker": "penstock.client.worker:Worker",
+    "aio": "penstock.aio",
+    "connect": "penstock.spooling.connecting:connect",
+    "open": "penstock.server.embedded:open_directory",
+    "spark": "penstock.spark",
+    "worker": "penstock.client.worker:worker",
 }
-"""Where a public name is defined, and how it is called there."""
+"""Where the names are defined that are imported when they are first used: module, or module and attribute."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    value = getattr(import_module("penstock.errors"), name, None) if home is None else None
-    if home is not None:
-        value = getattr(import_module(home[0]), home[1])
-    elif not (isinstance(value, type) and issubclass(value, Exception)):
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value: Any = import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,42 +1,6 @@
-"""Every exception that Penstock raises on purpose; anything else that escapes is a bug.
+"""The exceptions of Penstock, one tree below ``PenstockError``. docs/api.md shows the tree.
 
-PenstockError
-├── BadData                 bytes that break a format; names file, offset, expected and found
-│   ├── TruncatedData       the bytes end inside a value
-│   ├── CorruptData         a value is whole but cannot be true
-│   ├── UnsupportedVersion  the file is of a version that we do not know
-│   └── UnknownFormat       the file is of no kind that we know
-├── InvalidValue            a value that no file or packet may hold
-│   └── InvalidQueueName    a queue name with a forbidden byte or too long
-├── ReplayConflict          an entry contradicts the state that it is applied to
-├── CannotConvert           the target format has no bytes for what the source holds
-├── OutOfRange              an index that the log does not hold
-│   └── Compacted           an index that the log held before a snapshot replaced it
-├── StorageError            the disk, or what a person did with it
-│   ├── PathRefused         a path that is unreadable, taken, or holds nothing we know
-│   │   └── PathMissing     a path that is not there
-│   ├── DirectoryLocked     another process has the directory open
-│   ├── StorageFailed       a write, sync or read failed; the object answers nothing any more
-│   ├── NoRoom              the disk has no room for a file that nothing rests on yet
-│   └── SpoolFull           the spool, or its disk, has no room for more
-├── RequestRefused          a node took a request and said no; nothing changed
-│   ├── QueueMissing        no queue has this name
-│   ├── QueueExists         a queue has this name already
-│   ├── QueueInUse          another queue names this one as its dead-letter queue
-│   ├── PolicyViolated      the queue's policy forbids this task
-│   │   ├── QueueFull       the queue holds as many tasks as it may
-│   │   ├── KeyOutOfRange   the key is outside the queue's range
-│   │   └── PayloadTooLarge the payload is larger than the queue takes
-│   ├── LeaseLost           the lease has ended; somebody else may have the task
-│   ├── SequenceForgotten   a retry so old that its first result is not known any more
-│   ├── NotLeader           another node leads; ask that one
-│   └── LimitReached        the node has as many queues, connections or bytes as it may
-├── DependencyMissing       something that must be installed is not; `needing` raises it for an extra
-├── SparkFailed             a job of Spark's did not end well
-└── ConnectionFailed        what happens between a client and a node
-    ├── Unreachable         nobody answers at this address
-    ├── ConnectionLost      the connection broke; what was under way has an unknown outcome
-    └── ProtocolBroken      the other side sent bytes that mean nothing
+Any other exception that escapes is a bug. An attribute that only some raisers know is ``None`` or empty elsewhere.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,11 +9,14 @@ from typing import Any, Self
 
 
 class PenstockError(Exception):
-    """The root: catch this to catch everything that Penstock raises on purpose."""
+    """The base class: ``except PenstockError`` catches every exception of Penstock."""
 
 
 class BadData(PenstockError):
-    """Bytes that break a format."""
+    """Bytes that violate a file format.
+
+    ``path``, ``offset``, ``reason``, ``expected`` and ``found`` describe the place; each but ``reason`` may be ``None``.
+    """
 
     def __init__(
         self,
@@ -68,7 +35,7 @@ class BadData(PenstockError):
         self.path = path
 
     def located(self, path: str, *, base: int = 0) -> Self:
-        """Add the file, and how far into it the decoded bytes began; the first file named stays."""
+        """Internal: add the path and the offset at which the decoded bytes began, unless a path is set."""
         if self.path is None:
             self.path = path
             if self.offset is not None:
@@ -94,93 +61,93 @@ class TruncatedData(BadData):
 
 
 class CorruptData(BadData):
-    """A value is whole but cannot be true: wrong marker, checksum, length, term or trailing bytes."""
+    """A complete value is invalid: wrong marker, checksum, length, term or trailing bytes."""
 
 
 class UnsupportedVersion(BadData):
-    """The file is of a version that we do not know."""
+    """The version of the file is not supported."""
 
 
 class UnknownFormat(BadData):
-    """The file is of no kind that we know."""
+    """The file has no known format."""
 
 
 class InvalidValue(PenstockError):
-    """A value that no file or packet may hold."""
+    """An argument or a value is invalid. Nothing was sent or written."""
 
 
 class InvalidQueueName(InvalidValue):
-    """A queue name with a byte outside 33…126, or longer than 255 bytes."""
+    """A queue name contains a byte outside 33…126 or is longer than 255 bytes."""
 
 
 class ReplayConflict(PenstockError):
-    """An entry contradicts the state that it is applied to: damage, or a log without its snapshot."""
+    """A log entry contradicts the state that it is applied to: the log is damaged or lacks its snapshot."""
 
 
 class CannotConvert(PenstockError):
-    """The target format has no bytes for what the source holds."""
+    """The target format cannot represent a value of the source."""
 
 
 class OutOfRange(PenstockError):
-    """An index that the log does not hold."""
+    """The log does not contain this index."""
 
 
 class Compacted(OutOfRange):
-    """An index that the log held before a snapshot replaced it."""
+    """A snapshot has replaced the log entry at this index."""
 
-    first: int | None = None  # the first index that is still there, where it is known
+    first: int | None = None  # the first index that can be read
 
 
 class StorageError(PenstockError):
-    """The disk, or what a person did with it."""
+    """A file or a directory cannot be used."""
 
 
 class PathRefused(StorageError):
-    """A path that is unreadable, taken, or holds nothing we know."""
+    """A path is unreadable, already in use, or contains no known files."""
 
 
 class PathMissing(PathRefused):
-    """A path that is not there: most likely a slip of the fingers."""
+    """A path does not exist."""
 
 
 class DirectoryLocked(StorageError):
     """Another process has the directory open."""
 
-    holder: Mapping[str, Any] | None = None  # its host, pid and start time, where a file names them
+    holder: Mapping[str, Any] | None = None  # host, pid and start time of the other process
 
 
 class StorageFailed(StorageError):
-    """A write, a sync or a read failed. What is on the disk is unknown until it is read anew by a new process."""
+    """A write, a sync or a read failed. Restart the process: what is on the disk is unknown until it is read again."""
 
 
 class NoRoom(StorageError):
-    """The disk has no room for a file that nothing rests on yet; what was written of it is removed again."""
+    """The disk has no room for an optional file, such as a snapshot. The incomplete file was removed."""
 
 
 class SpoolFull(StorageError):
-    """The spool, or its disk, has no room for this; nothing of it was kept. Try again when some was sent."""
+    """The spool or its disk is full. The tasks of this call were not stored; try again when some were sent."""
 
 
 class RequestRefused(PenstockError):
-    """A node took a request and said no; nothing changed."""
+    """The node rejected a request. Nothing changed."""
 
 
 class SparkFailed(PenstockError):
-    """A job of Spark's did not end well; the message is the cause as far as Spark tells it."""
+    """A Spark job failed. The message contains the cause that Spark reported."""
 
 
 class DependencyMissing(PenstockError):
-    """Something that must be installed is not; the message says how."""
+    """A required package or program is not installed. The message contains the command that installs it."""
 
-    package: str | None = None  # what could not be imported, where it is a Python package
+    package: str | None = None  # the missing Python package
     extra: str | None = None  # the extra of Penstock that installs it
 
 
 @contextmanager
 def needing(extra: str, feature: str) -> Iterator[None]:
-    """Raise ``DependencyMissing`` where the block imports a package that is not installed.
+    """Raise ``DependencyMissing`` if the block imports a package that is not installed.
 
-    ``extra`` is the extra of Penstock that installs it; ``feature`` begins the message.
+    ``extra``: the extra of Penstock that installs the package. ``feature``: the subject of the message.
     """
     try:
         yield
@@ -196,71 +163,69 @@ def needing(extra: str, feature: str) -> Iterator[None]:
 
 
 class QueueMissing(RequestRefused):
-    """No queue has this name: create it, or look at ``penstock queue list``."""
+    """The queue does not exist. Create it, or list the queues with ``penstock queue list``."""
 
-    queue: str | None = None  # the missing queue, where it is known
+    queue: str | None = None  # the missing queue
 
 
 class QueueExists(RequestRefused):
-    """A queue has this name already."""
+    """The queue exists already."""
 
 
 class QueueInUse(RequestRefused):
-    """Another queue names this one as its dead-letter queue: delete that one first."""
+    """Another queue uses this one as its dead-letter queue. Delete that queue first."""
 
 
 class PolicyViolated(RequestRefused):
-    """The queue's policy forbids this task."""
+    """The limits of the queue forbid this task."""
 
-    ids: Sequence[int] = ()  # of the tasks that the same call had put in before
+    ids: Sequence[int] = ()  # ids of the tasks that the same call had added before
 
 
 class QueueFull(PolicyViolated):
-    """The queue holds as many tasks as it may, those out on lease counted: try again later."""
+    """The queue holds its maximum number of tasks, leased tasks included. Try again later."""
 
 
 class KeyOutOfRange(PolicyViolated):
-    """The key is outside the range that the queue was created with."""
+    """The key is outside the key range of the queue."""
 
 
 class PayloadTooLarge(PolicyViolated):
-    """The payload is larger than the queue, or the node, takes."""
+    """The payload is larger than the queue or the node allows."""
 
 
 class LeaseLost(RequestRefused):
-    """The lease has ended; the task is back in its queue and somebody else may have it."""
+    """The lease has ended. The task is in its queue again, and another consumer may have it."""
 
-    deliveries: Sequence[
-        Any
-    ] = ()  # those of the call whose lease had ended; the others were settled
+    deliveries: Sequence[Any] = ()  # those whose lease had ended; the others were settled
 
 
 class SequenceForgotten(RequestRefused):
-    """A retry so old that its first result is not known any more; the task was or was not taken."""
+    """A retry is too old: the node no longer knows whether it accepted the first try."""
 
 
 class NotLeader(RequestRefused):
-    """Another node leads; ask that one."""
+    """The node is not the leader. Send the request to the leader."""
 
-    leader: int | None = None  # its node id, where it is known
-    address: str | None = None  # where clients reach it, where that is known
+    leader: int | None = None  # node id of the leader
+    address: str | None = None  # client address of the leader
 
 
 class LimitReached(RequestRefused):
-    """The node has as many queues, connections or bytes as it may have."""
+    """The node has its maximum number of queues, connections or bytes."""
 
 
 class ConnectionFailed(PenstockError):
-    """What happens between a client and a node."""
+    """The client cannot talk to a node, or the client is closed."""
 
 
 class Unreachable(ConnectionFailed):
-    """Nobody answers at this address."""
+    """No node answers at this address."""
 
 
 class ConnectionLost(ConnectionFailed):
-    """The connection broke. What was under way has an unknown outcome."""
+    """The connection broke. The outcome of the requests in flight is unknown."""
 
 
 class ProtocolBroken(ConnectionFailed):
-    """The other side sent bytes that mean nothing in the protocol."""
+    """The other side sent bytes that are not valid in the protocol."""

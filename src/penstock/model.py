@@ -74,16 +74,16 @@ RESERVED_PREFIX: Final = "!penstock."
 
 
 class Implementation(IntEnum):
-    """How a queue keeps its tasks; the first two numbers are TaskFlux's codes."""
+    """How a queue stores its tasks."""
 
     HEAP = 1
     ARRAY = 2
-    PAGED = 1001  # ours alone: on pages, for queues larger than memory
+    PAGED = 1001  # on disk pages, for queues larger than memory; not a TaskFlux code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """The keys that a queue takes, both ends included."""
+    """The keys that a queue accepts, both ends included."""
 
     lowest: int
     highest: int
@@ -93,13 +93,13 @@ class KeyRange:
             raise InvalidValue(f"key range {self.lowest}…{self.highest} is empty or beyond 64 bits")
 
     def hold(self, keys: Sequence[int]) -> bool:
-        """Return whether all of these keys are in the range."""
+        """Internal: return whether the range contains all of these keys."""
         return not keys or (self.lowest <= min(keys) and max(keys) <= self.highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a queue was created with. ``None`` means no limit."""
+    """The limits that a queue was created with. ``None`` means no limit."""
 
     implementation: Implementation = Implementation.HEAP
     size_max: int | None = None
@@ -125,13 +125,11 @@ LEASE_MS_MAX: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """What a queue was created with beyond TaskFlux's policies."""
+    """Lease, attempts and dead-letter queue that a queue was created with."""
 
     lease_ms: int = LEASE_MS
     attempts_max: int | None = None  # None: a task is delivered until it is acknowledged
-    # Where a task goes after its last attempt or its expiry. None: an expired task is removed, and there is no
-    # limit of attempts.
-    dead_letter: QueueName | None = None
+    dead_letter: QueueName | None = None  # None: expired tasks are removed
 
     def __post_init__(self) -> None:
         if not 1 <= self.lease_ms <= LEASE_MS_MAX:

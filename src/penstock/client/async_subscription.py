@@ -39,9 +39,11 @@ class AsyncPort(Protocol):
 
 
 class AsyncSubscription:
-    """Tasks of a queue as they come: ``async for``, ack each, leave the ``async with``.
+    """The tasks of a queue as they arrive: iterate with ``async for delivery in subscription`` and ``ack`` each delivery.
 
-    The subscription begins with the ``async with``, or with the first task that is asked for.
+    Any number of tasks of one event loop can share it. It starts with ``async with`` or with the first task.
+    After a broken connection the subscription continues on a new one, and tasks that were delivered and not
+    acknowledged are delivered again.
     """
 
     def __init__(self, port: AsyncPort, request: Subscribe) -> None:
@@ -53,13 +55,14 @@ class AsyncSubscription:
 
     @property
     def lost_count(self) -> int:
+        """The number of acknowledgements that arrived after the lease had ended."""
         return self._state.lost_count
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delivery:
-        """Return the next task, waiting for it. Raises what the node refuses, and ``ConnectionFailed``."""
+        """Wait for the next task and return it. Raises ``RequestRefused`` and ``ConnectionFailed``."""
         state = self._state
         while True:
             if state.is_closed:
@@ -126,15 +129,16 @@ class AsyncSubscription:
     # --- acks ---
 
     async def ack(self, given: Delivery | Iterable[Delivery]) -> None:
-        """Ack soon: when the iterator would wait, when enough are gathered, or at the end.
+        """Acknowledge one or more deliveries, together with others.
 
-        Until then the ack is not durable. What comes too late is told by ``flush`` and ``close``.
+        The client sends the acknowledgements when the iterator waits, when enough have gathered, and in ``flush`` and
+        ``close``. Until then they are not durable. ``flush`` and ``close`` report those that arrive too late.
         """
         if self._state.add_acks(as_list(given)):
             await self._send_acks(self._state.take_acks())
 
     async def flush(self) -> None:
-        """Wait until every ack that was given is durable. Raises ``LeaseLost`` for those too late."""
+        """Wait until every acknowledgement is durable. Raises ``LeaseLost`` if one arrived after its lease had ended."""
         await self._send_acks(self._state.take_acks())
         while self._acks:
             await self._collect_ack()
@@ -172,9 +176,10 @@ class AsyncSubscription:
     # --- end ---
 
     async def close(self) -> None:
-        """End the subscription, release what was not handed out, and ``flush``. Harmless when repeated.
+        """End the subscription, release the tasks that were prefetched and not handed out, and ``flush``.
 
-        Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
+        Tasks that were handed out stay leased: acknowledge them here or with the client. A second call does nothing
+        more. Raises ``LeaseLost`` as ``flush``.
         """
         was_closed, self._state.is_closed = self._state.is_closed, True
         if not was_closed and self._ticket is not None and not self._state.is_refused:

@@ -8,8 +8,9 @@ import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.client import failures
 from penstock.client.addresses import Address, parse_addresses
@@ -76,14 +77,17 @@ AsyncConnect = Callable[[], Awaitable[AsyncLink]]
 
 def connect(
     address: str, *, timeout: float = 10.0, producer: str | None = None, retry: float = 30.0
-) -> Connecting:
-    """Return a client of a node, to be awaited or entered: ``async with connect(…) as client``.
-
-    Arguments and exceptions are those of ``penstock.connect``.
-    """
+) -> Connecting[AsyncClient]:
+    """Connect to a node and return a client; ``penstock.spooling.connecting`` documents the arguments."""
     addresses = parse_addresses(address)
     timeout = checked_seconds(timeout, "timeout", positive=True)
-    return Connecting(lambda: client_of(addresses, timeout=timeout, producer=producer, retry=retry))
+
+    async def connected() -> AsyncClient:
+        client = client_of(addresses, timeout=timeout, producer=producer, retry=retry)
+        await client.connect()
+        return client
+
+    return Connecting(connected)
 
 
 def client_of(
@@ -95,23 +99,28 @@ def client_of(
     return AsyncClient(dialer, timeout=timeout, producer=producer, retry=retry, nodes=nodes)
 
 
-class Connecting:
-    """A client that is about to connect."""
+class _Closable(Protocol):
+    async def close(self) -> None: ...
 
-    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+
+C = TypeVar("C", bound=_Closable)
+
+
+class Connecting(Generic[C]):
+    """A client that is not connected yet: ``await`` it, or enter it with ``async with``.
+
+    ``async with`` closes the client at the end.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
         self._make = make
-        self._client: AsyncClient | None = None
+        self._client: C | None = None
 
-    async def _connect(self) -> AsyncClient:
-        client = self._make()
-        await client.connect()
-        return client
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._make().__await__()
 
-    def __await__(self) -> Generator[Any, None, AsyncClient]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> AsyncClient:
-        self._client = await self._connect()
+    async def __aenter__(self) -> C:
+        self._client = await self._make()
         return self._client
 
     async def __aexit__(self, *_: object) -> None:
@@ -120,9 +129,11 @@ class Connecting:
 
 
 class AsyncClient:
-    """A connection to a node that mends itself. Any number of tasks of one event loop may use it at once.
+    """A connection to a node that reconnects by itself. Any number of tasks of one event loop can use it at once.
 
-    Every method does what the method of that name of ``penstock.Client`` does, and raises the same.
+    Every method raises ``InvalidValue`` for an invalid argument, ``ConnectionFailed`` if no node can be reached for
+    ``retry`` seconds or the client is closed, ``ConnectionLost`` if the outcome of the request is unknown, and
+    ``RequestRefused`` if the node rejects the request. ``penstock.aio.connect`` returns clients.
     """
 
     def __init__(
@@ -156,7 +167,7 @@ class AsyncClient:
         self._link: AsyncLink | None = None
 
     async def connect(self) -> None:
-        """Connect now, rather than with the first request."""
+        """Internal: connect now instead of with the first request."""
         await self._connected()
 
     # --- tasks in ---
@@ -170,7 +181,12 @@ class AsyncClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> int:
-        """Put a task in a queue and return its id, once it is durable."""
+        """Add a task to a queue. Return its id when the task is durable.
+
+        Tasks with smaller keys are delivered first. ``delay``: seconds before the task can be delivered. ``ttl``:
+        seconds after which the task expires. Raises ``QueueMissing``, ``QueueFull``, ``KeyOutOfRange`` and
+        ``PayloadTooLarge``.
+        """
         operation = self._operations.enqueue(queue, payload, key=key, delay=delay, ttl=ttl)
         return await self.run(operation)
 
@@ -184,30 +200,54 @@ class AsyncClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> list[int]:
-        """Put many tasks in a queue, in order, and return their ids."""
+        """Add many tasks to a queue, in order. Return their ids when all are durable.
+
+        Several batches are in flight at once, and the call is not atomic: an exception in the middle carries
+        ``ids``, with one id for each payload that the node answered for and ``None`` for each that it rejected.
+        Later payloads were not added; if the connection broke, their outcome is unknown. Raises as ``enqueue``.
+        """
         return await self.run(
             self._operations.enqueue_many(queue, payloads, key=key, keys=keys, delay=delay, ttl=ttl)
         )
 
     async def enqueue_numbered(self, requests: Iterable[Enqueue]) -> int:
-        """Send enqueues whose producers and numbers are the caller's own, and return how many tasks they hold."""
+        """Send requests that carry the caller's own producers and sequence numbers. Return the number of tasks.
+
+        For connectors that repeat their work from the start after a crash, such as a Spark task: the node ignores a
+        request whose number it has already accepted. Raises as ``enqueue``, and ``SequenceForgotten``.
+        """
         return await self.run(self._operations.enqueue_numbered(requests))
 
     # --- tasks out ---
 
-    def dequeue(self, queue: str, *, wait: float = 0.0, lease: float | None = None) -> AsyncDequeue:
-        """Take one task out: ``async with client.dequeue(queue) as delivery``. ``None`` if there was none."""
+    def dequeue(
+        self, queue: str, *, wait: float = 0.0, lease: float | None = None
+    ) -> AbstractAsyncContextManager[Delivery | None]:
+        """Take one task: ``async with client.dequeue(queue) as delivery``. The delivery is ``None`` if no task was ready.
+
+        The end of the block acknowledges the task; an exception in the block returns it to the queue. Neither happens if
+        the block called ``ack`` or ``nack`` itself. ``wait``: seconds to wait for a task. ``lease``: seconds until the
+        task returns to the queue if it was not acknowledged; by default the lease of the queue. Raises
+        ``QueueMissing``.
+        """
         return AsyncDequeue(self, self._operations.held, queue, wait=wait, lease=lease)
 
     async def dequeue_many(
         self, queue: str, count: int, *, wait: float = 0.0, lease: float | None = None
     ) -> list[Delivery]:
-        """Take up to ``count`` tasks out, each to be acked or nacked."""
+        """Take up to ``count`` tasks. Acknowledge or return each of them with ``ack`` or ``nack``.
+
+        ``wait``: seconds to wait for the first task; the call does not wait for more. ``lease``: as for ``dequeue``.
+        Raises ``QueueMissing``.
+        """
         request = dequeue_request(queue, count=count, wait=wait, lease=lease)
         return await self.run(self._operations.dequeue(request))
 
     async def ack(self, given: Delivery | Iterable[Delivery]) -> None:
-        """Say that tasks are done; they are gone for good."""
+        """Acknowledge one or more deliveries: the node removes their tasks.
+
+        Raises ``LeaseLost`` if a lease had ended. Its ``deliveries`` are those affected; the others are acknowledged.
+        """
         await self.run(self._operations.settle(Ack(()), as_list(given)))
 
     async def nack(
@@ -217,19 +257,30 @@ class AsyncClient:
         delay: float | None = None,
         key: int | None = None,
     ) -> None:
-        """Give tasks back, to their old place or that of another ``key``."""
+        """Return one or more tasks to their queue. This counts as an attempt.
+
+        ``delay``: seconds before the tasks can be delivered again. ``key``: a new key; by default the tasks keep
+        theirs and their place. Raises ``LeaseLost`` as ``ack``.
+        """
         await self.run(self._operations.settle(nack_request(delay, key), as_list(given)))
 
     async def extend(
         self, given: Delivery | Iterable[Delivery], *, lease: float | None = None
     ) -> None:
-        """Keep tasks for ``lease`` seconds from now, else as the queue says."""
+        """Extend the leases of one or more deliveries to ``lease`` seconds from now.
+
+        ``lease``: by default the lease of the queue. Raises ``LeaseLost`` as ``ack``.
+        """
         await self.run(self._operations.settle(Extend((), lease_ms(lease)), as_list(given)))
 
     def subscribe(
         self, queue: str, *, prefetch: int = 100, lease: float | None = None
     ) -> AsyncSubscription:
-        """Return the tasks of a queue as they come; at most ``prefetch`` are out without an ack."""
+        """Return a ``AsyncSubscription``: an iterator over the tasks of a queue as they arrive.
+
+        ``prefetch``: the maximum number of tasks that are delivered and not acknowledged. ``lease``: as for
+        ``dequeue``.
+        """
         request = subscribe_request(queue, prefetch=prefetch, lease=lease)
         return AsyncSubscription(_Port(self, self._operations, self._timeout), request)
 
@@ -248,7 +299,16 @@ class AsyncClient:
         dead_letter: str | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Create a queue."""
+        """Create a queue.
+
+        ``implementation``: ``"heap"``, ``"array"`` (needs ``keys``) or ``"paged"`` (for queues larger than memory).
+        ``size_max``: the maximum number of tasks. ``payload_size_max``: the maximum bytes of a payload. ``keys``: the
+        lowest and the highest key. ``lease``: seconds, by default the default of the node. ``None`` means no limit.
+
+        ``dead_letter``: an existing queue that receives tasks after ``attempts_max`` attempts, and expired tasks.
+        Without it, expired tasks are removed and ``attempts_max`` is an ``InvalidValue``. Raises ``QueueExists``
+        unless ``exist_ok`` is true, and ``QueueMissing`` if the dead-letter queue does not exist.
+        """
         request = create_request(
             name,
             implementation=implementation,
@@ -262,38 +322,42 @@ class AsyncClient:
         await self.run(self._operations.create(request, exist_ok=exist_ok))
 
     async def delete_queue(self, name: str) -> None:
-        """Delete a queue and its tasks."""
+        """Delete a queue and its tasks. Raises ``QueueMissing`` and ``QueueInUse``."""
         await self.run(self._operations.delete(name))
 
     async def queues(self) -> list[QueueStat]:
-        """Return how every queue is doing."""
+        """Return the state and counters of every queue."""
         return list((await self.run(self._operations.ask(Stat(None), Stats))).queues)
 
     async def stat(self, name: str) -> QueueStat:
-        """Return how a queue is doing."""
+        """Return the state and counters of a queue. Raises ``QueueMissing``."""
         return await self.run(self._operations.stat(name))
 
     async def purge(self, name: str) -> int:
-        """Drop every task that is not out on lease and return how many."""
+        """Remove every task of a queue that is not leased. Return their number. Raises ``QueueMissing``."""
         return (await self.run(self._operations.ask(Purge(checked_queue(name)), Purged))).count
 
     async def peek(self, queue: str, count: int = 1) -> list[PeekedTask]:
-        """Return the tasks that would be delivered next, without taking them out."""
+        """Return the next ``count`` tasks of a queue without taking them. Raises ``QueueMissing``."""
         request = peek_request(queue, count)
         return peeked_tasks(await self.run(self._operations.ask(request, Peeked)))
 
     # --- node and cluster ---
 
     async def node(self) -> NodeInfo:
-        """Return what the node says of itself."""
+        """Return the identity, limits and log position of the node."""
         return await self.run(self._operations.ask(Node(), NodeInfo))
 
     async def ping(self) -> None:
-        """Return when the node has answered."""
+        """Wait for one answer of the node."""
         await self.run(self._operations.ask(Ping(), Ok))
 
     async def cluster(self, *, own: bool = False) -> ClusterInfo:
-        """Return the group of nodes as its leader sees it, or, if that cannot be reached, as another one does."""
+        """Return the state of the cluster as the leader reports it.
+
+        If the leader cannot be reached, another node answers. ``own``: always ask the node that this client is
+        connected to.
+        """
         return await self.run(self._operations.cluster(own=own))
 
     async def change_members(
@@ -303,18 +367,27 @@ class AsyncClient:
         learners: Mapping[int, str] | None = None,
         remove: Iterable[int] = (),
     ) -> None:
-        """Change who belongs to the group, all at once, and return when that is in force."""
+        """Change the members of the cluster in one step. Return when the change is committed.
+
+        ``voters`` and ``learners``: peer addresses by node id; ``""`` keeps a known address. ``remove``: node ids.
+        Raises ``RequestRefused`` if the cluster cannot make the change now, and ``ConnectionLost`` if the outcome is
+        unknown.
+        """
         request = change_request(voters or {}, learners or {}, remove)
         await self.run(self._operations.ask(request, Ok))
 
     async def transfer(self, to: int) -> None:
-        """Let the node with this number lead."""
+        """Make the node ``to`` the leader. Return when it leads. Raises as ``change_members``."""
         await self.run(self._operations.ask(transfer_request(to), Ok))
 
     async def entries(
         self, first: int = 0, *, follow: bool = False
     ) -> AsyncIterator[tuple[int, int, bytes]]:
-        """Yield (index, term, payload) of committed entries from ``first`` on."""
+        """Yield (index, term, payload) of the committed log entries from index ``first`` to the current end.
+
+        ``follow``: do not stop at the end; wait for further entries. Raises ``Compacted`` if a snapshot has replaced
+        the entry ``first``; its ``first`` is the first index that can be read.
+        """
         pages = self._operations.pages(first, follow=follow)
         while True:
             page = await self.run(pages.next_page())
@@ -324,13 +397,17 @@ class AsyncClient:
                 yield entry
 
     async def entries_page(self, first: int = 0, *, size_max: int = 0) -> Entries:
-        """Return committed entries from ``first`` on, as many as the node sends at once."""
+        """Return one batch of committed log entries from index ``first``. The batch is empty at the end of the log.
+
+        ``size_max``: the maximum bytes of payload, except that one entry is always returned; 0 lets the node choose.
+        Raises ``Compacted``.
+        """
         return await self.run(self._operations.page(first, size_max=size_max))
 
     # --- end ---
 
     async def close(self) -> None:
-        """End the connection; tasks that are out go back to their queues. Harmless when repeated."""
+        """Close the connection. Leased tasks return to their queues. A second call does nothing."""
         self._closed.set()
         for link in (self._link, *self._retired):
             if link is not None:
@@ -349,7 +426,7 @@ class AsyncClient:
     # --- carrying out ---
 
     async def run(self, operation: Operation[T]) -> T:
-        """Carry out an operation; for the parts of a client, not for its users."""
+        """Internal: run an operation of this package."""
         try:
             effect = next(operation)
             while True:
@@ -454,7 +531,7 @@ def _wake(waiters: deque[asyncio.Future[None]]) -> None:
 
 
 class AsyncDequeue:
-    """What ``AsyncClient.dequeue`` returns: an ``async with`` around one task."""
+    """The context manager that ``AsyncClient.dequeue`` returns."""
 
     def __init__(
         self,

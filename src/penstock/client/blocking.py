@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -74,13 +75,7 @@ T = TypeVar("T")
 def connect(
     address: str, *, timeout: float = 10.0, producer: str | None = None, retry: float = 30.0
 ) -> Client:
-    """Return a client that is connected to a node: ``"host:port"``, ``"host"``, ``"host1:port,host2:port"``.
-
-    ``timeout``: seconds that the node may be silent while something is unanswered. ``retry``: seconds
-    for which requests are repeated after the connection broke, if that is safe. ``producer``: a name for
-    this program, so that the node keeps one row for it and not one for each run; one client a name.
-    Raises ``InvalidValue`` for a bad address and ``ConnectionFailed`` if no node can be talked to.
-    """
+    """Connect to a node and return a client; ``penstock.spooling.connecting`` documents the arguments."""
     addresses = parse_addresses(address)
     timeout = checked_seconds(timeout, "timeout", positive=True)
     nodes = Nodes(addresses, clock=time.monotonic)
@@ -89,11 +84,11 @@ def connect(
 
 
 class Client:
-    """A connection to a node that mends itself. Any number of threads may use it at once.
+    """A connection to a node that reconnects by itself. Any number of threads can use it at once.
 
-    All methods raise ``InvalidValue`` for arguments that mean nothing, ``ConnectionFailed`` when the node
-    cannot be reached for ``retry`` seconds or the client is closed, ``ConnectionLost`` when the outcome is
-    unknown, and a ``RequestRefused`` when the node says no.
+    Every method raises ``InvalidValue`` for an invalid argument, ``ConnectionFailed`` if no node can be reached for
+    ``retry`` seconds or the client is closed, ``ConnectionLost`` if the outcome of the request is unknown, and
+    ``RequestRefused`` if the node rejects the request. ``penstock.connect`` and ``penstock.open`` return clients.
     """
 
     def __init__(
@@ -105,9 +100,9 @@ class Client:
         retry: float = 30.0,
         nodes: Nodes | None = None,
     ) -> None:
-        """Connect through ``connect``, which is called again whenever the connection broke.
+        """Internal: connect through ``connect``, which is called again after the connection broke.
 
-        ``nodes`` decides whom ``connect`` turns to; ``None``: there is only one node.
+        ``nodes`` chooses the node that ``connect`` connects to; ``None`` if there is only one.
         """
         self._connect = connect
         self._nodes = nodes
@@ -139,10 +134,11 @@ class Client:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> int:
-        """Put a task in a queue and return its id, once it is durable. The smallest key comes out first.
+        """Add a task to a queue. Return its id when the task is durable.
 
-        ``delay``: seconds before it can be delivered; ``ttl``: seconds after which it expires. Raises
-        ``QueueMissing``, ``QueueFull``, ``KeyOutOfRange`` and ``PayloadTooLarge``.
+        Tasks with smaller keys are delivered first. ``delay``: seconds before the task can be delivered. ``ttl``:
+        seconds after which the task expires. Raises ``QueueMissing``, ``QueueFull``, ``KeyOutOfRange`` and
+        ``PayloadTooLarge``.
         """
         return self.run(self._operations.enqueue(queue, payload, key=key, delay=delay, ttl=ttl))
 
@@ -156,44 +152,54 @@ class Client:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> list[int]:
-        """Put many tasks in a queue, in order, and return their ids; several batches are on their way at once.
+        """Add many tasks to a queue, in order. Return their ids when all are durable.
 
-        Not all or nothing: the exceptions of ``enqueue``, and any that comes in the middle, carry ``ids``,
-        one for each payload that was answered for, ``None`` where it was refused. Later ones were not taken,
-        or, if the connection broke for good, their fate is unknown.
+        Several batches are in flight at once, and the call is not atomic: an exception in the middle carries
+        ``ids``, with one id for each payload that the node answered for and ``None`` for each that it rejected.
+        Later payloads were not added; if the connection broke, their outcome is unknown. Raises as ``enqueue``.
         """
         return self.run(
             self._operations.enqueue_many(queue, payloads, key=key, keys=keys, delay=delay, ttl=ttl)
         )
 
     def enqueue_numbered(self, requests: Iterable[Enqueue]) -> int:
-        """Send enqueues whose producers and numbers are the caller's own, and return how many tasks they hold.
+        """Send requests that carry the caller's own producers and sequence numbers. Return the number of tasks.
 
-        For programs that repeat their work from the start after a crash, as a Spark task does: what the node
-        has taken under a number it does not take again. Raises as ``enqueue``, and ``SequenceForgotten``.
+        For connectors that repeat their work from the start after a crash, such as a Spark task: the node ignores a
+        request whose number it has already accepted. Raises as ``enqueue``, and ``SequenceForgotten``.
         """
         return self.run(self._operations.enqueue_numbered(requests))
 
     # --- tasks out ---
 
-    def dequeue(self, queue: str, *, wait: float = 0.0, lease: float | None = None) -> Dequeue:
-        """Take one task out: ``with client.dequeue(queue) as delivery``. ``None`` if there was none.
+    def dequeue(
+        self, queue: str, *, wait: float = 0.0, lease: float | None = None
+    ) -> AbstractContextManager[Delivery | None]:
+        """Take one task: ``with client.dequeue(queue) as delivery``. The delivery is ``None`` if no task was ready.
 
-        Leaving the ``with`` acks the task, leaving it by an exception nacks it; nothing happens if the body
-        did one of these itself. ``wait``: seconds to wait for a task; ``lease``: seconds until it goes back
-        to the queue by itself, else as the queue says.
+        The end of the block acknowledges the task; an exception in the block returns it to the queue. Neither happens if
+        the block called ``ack`` or ``nack`` itself. ``wait``: seconds to wait for a task. ``lease``: seconds until the
+        task returns to the queue if it was not acknowledged; by default the lease of the queue. Raises
+        ``QueueMissing``.
         """
         return Dequeue(self, self._operations.held, queue, wait=wait, lease=lease)
 
     def dequeue_many(
         self, queue: str, count: int, *, wait: float = 0.0, lease: float | None = None
     ) -> list[Delivery]:
-        """Take up to ``count`` tasks out, each to be acked or nacked. Waits only for the first of them."""
+        """Take up to ``count`` tasks. Acknowledge or return each of them with ``ack`` or ``nack``.
+
+        ``wait``: seconds to wait for the first task; the call does not wait for more. ``lease``: as for ``dequeue``.
+        Raises ``QueueMissing``.
+        """
         request = dequeue_request(queue, count=count, wait=wait, lease=lease)
         return self.run(self._operations.dequeue(request))
 
     def ack(self, given: Delivery | Iterable[Delivery]) -> None:
-        """Say that tasks are done; they are gone for good. Raises ``LeaseLost`` with ``deliveries``."""
+        """Acknowledge one or more deliveries: the node removes their tasks.
+
+        Raises ``LeaseLost`` if a lease had ended. Its ``deliveries`` are those affected; the others are acknowledged.
+        """
         self.run(self._operations.settle(Ack(()), as_list(given)))
 
     def nack(
@@ -203,17 +209,28 @@ class Client:
         delay: float | None = None,
         key: int | None = None,
     ) -> None:
-        """Give tasks back, to their old place or that of another ``key``. Raises ``LeaseLost``."""
+        """Return one or more tasks to their queue. This counts as an attempt.
+
+        ``delay``: seconds before the tasks can be delivered again. ``key``: a new key; by default the tasks keep
+        theirs and their place. Raises ``LeaseLost`` as ``ack``.
+        """
         self.run(self._operations.settle(nack_request(delay, key), as_list(given)))
 
     def extend(self, given: Delivery | Iterable[Delivery], *, lease: float | None = None) -> None:
-        """Keep tasks for ``lease`` seconds from now, else as the queue says. Raises ``LeaseLost``."""
+        """Extend the leases of one or more deliveries to ``lease`` seconds from now.
+
+        ``lease``: by default the lease of the queue. Raises ``LeaseLost`` as ``ack``.
+        """
         self.run(self._operations.settle(Extend((), lease_ms(lease)), as_list(given)))
 
     def subscribe(
         self, queue: str, *, prefetch: int = 100, lease: float | None = None
     ) -> Subscription:
-        """Return the tasks of a queue as they come; at most ``prefetch`` are out without an ack."""
+        """Return a ``Subscription``: an iterator over the tasks of a queue as they arrive.
+
+        ``prefetch``: the maximum number of tasks that are delivered and not acknowledged. ``lease``: as for
+        ``dequeue``.
+        """
         request = subscribe_request(queue, prefetch=prefetch, lease=lease)
         return Subscription(_Port(self, self._operations, self._timeout), request)
 
@@ -232,11 +249,15 @@ class Client:
         dead_letter: str | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Create a queue. ``None`` is no limit; for ``lease``, the node's default.
+        """Create a queue.
 
-        After ``attempts_max`` attempts a task goes to the queue ``dead_letter``, which must exist:
-        ``attempts_max`` without it is an ``InvalidValue``. An expired task goes there too; without a
-        dead-letter queue it is removed. Raises ``QueueExists`` unless ``exist_ok``, and ``QueueMissing``.
+        ``implementation``: ``"heap"``, ``"array"`` (needs ``keys``) or ``"paged"`` (for queues larger than memory).
+        ``size_max``: the maximum number of tasks. ``payload_size_max``: the maximum bytes of a payload. ``keys``: the
+        lowest and the highest key. ``lease``: seconds, by default the default of the node. ``None`` means no limit.
+
+        ``dead_letter``: an existing queue that receives tasks after ``attempts_max`` attempts, and expired tasks.
+        Without it, expired tasks are removed and ``attempts_max`` is an ``InvalidValue``. Raises ``QueueExists``
+        unless ``exist_ok`` is true, and ``QueueMissing`` if the dead-letter queue does not exist.
         """
         request = create_request(
             name,
@@ -255,35 +276,36 @@ class Client:
         self.run(self._operations.delete(name))
 
     def queues(self) -> list[QueueStat]:
-        """Return how every queue is doing."""
+        """Return the state and counters of every queue."""
         return list(self.run(self._operations.ask(Stat(None), Stats)).queues)
 
     def stat(self, name: str) -> QueueStat:
-        """Return how a queue is doing. Raises ``QueueMissing``."""
+        """Return the state and counters of a queue. Raises ``QueueMissing``."""
         return self.run(self._operations.stat(name))
 
     def purge(self, name: str) -> int:
-        """Drop every task that is not out on lease and return how many. Raises ``QueueMissing``."""
+        """Remove every task of a queue that is not leased. Return their number. Raises ``QueueMissing``."""
         return self.run(self._operations.ask(Purge(checked_queue(name)), Purged)).count
 
     def peek(self, queue: str, count: int = 1) -> list[PeekedTask]:
-        """Return the tasks that would be delivered next, without taking them out."""
+        """Return the next ``count`` tasks of a queue without taking them. Raises ``QueueMissing``."""
         return peeked_tasks(self.run(self._operations.ask(peek_request(queue, count), Peeked)))
 
     # --- node and cluster ---
 
     def node(self) -> NodeInfo:
-        """Return what the node says of itself."""
+        """Return the identity, limits and log position of the node."""
         return self.run(self._operations.ask(Node(), NodeInfo))
 
     def ping(self) -> None:
-        """Return when the node has answered."""
+        """Wait for one answer of the node."""
         self.run(self._operations.ask(Ping(), Ok))
 
     def cluster(self, *, own: bool = False) -> ClusterInfo:
-        """Return the group of nodes as its leader sees it, or, if that cannot be reached, as another one does.
+        """Return the state of the cluster as the leader reports it.
 
-        ``own``: as the node sees it that this client talks to, whoever leads.
+        If the leader cannot be reached, another node answers. ``own``: always ask the node that this client is
+        connected to.
         """
         return self.run(self._operations.cluster(own=own))
 
@@ -294,22 +316,23 @@ class Client:
         learners: Mapping[int, str] | None = None,
         remove: Iterable[int] = (),
     ) -> None:
-        """Change who belongs to the group, all at once, and return when that is in force.
+        """Change the members of the cluster in one step. Return when the change is committed.
 
-        ``voters`` and ``learners``: by their number, where their peers hear them; ``""``: as it is known. Raises
-        ``RequestRefused`` if the group does not take it now, ``ConnectionLost`` if the outcome is unknown.
+        ``voters`` and ``learners``: peer addresses by node id; ``""`` keeps a known address. ``remove``: node ids.
+        Raises ``RequestRefused`` if the cluster cannot make the change now, and ``ConnectionLost`` if the outcome is
+        unknown.
         """
         self.run(self._operations.ask(change_request(voters or {}, learners or {}, remove), Ok))
 
     def transfer(self, to: int) -> None:
-        """Let the node with this number lead. Raises as ``change_members``."""
+        """Make the node ``to`` the leader. Return when it leads. Raises as ``change_members``."""
         self.run(self._operations.ask(transfer_request(to), Ok))
 
     def entries(self, first: int = 0, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (index, term, payload) of committed entries from ``first`` on, to the last there is now.
+        """Yield (index, term, payload) of the committed log entries from index ``first`` to the current end.
 
-        With ``follow`` it does not end, and waits for more. Raises ``Compacted``, whose ``first`` is the
-        first index that is still there.
+        ``follow``: do not stop at the end; wait for further entries. Raises ``Compacted`` if a snapshot has replaced
+        the entry ``first``; its ``first`` is the first index that can be read.
         """
         pages = self._operations.pages(first, follow=follow)
         while True:
@@ -319,17 +342,17 @@ class Client:
             yield from page
 
     def entries_page(self, first: int = 0, *, size_max: int = 0) -> Entries:
-        """Return committed entries from ``first`` on, as many as the node sends at once, none if none are there.
+        """Return one batch of committed log entries from index ``first``. The batch is empty at the end of the log.
 
-        ``size_max``: bytes of payload at most, but for the first of them; 0: as the node likes. Raises
-        ``Compacted``.
+        ``size_max``: the maximum bytes of payload, except that one entry is always returned; 0 lets the node choose.
+        Raises ``Compacted``.
         """
         return self.run(self._operations.page(first, size_max=size_max))
 
     # --- end ---
 
     def close(self) -> None:
-        """End the connection; tasks that are out return to their queues. Harmless when repeated."""
+        """Close the connection. Leased tasks return to their queues. A second call does nothing."""
         self._closed.set()
         for link in (self._link, *self._retired):
             link.fail(failures.closed())
@@ -345,7 +368,7 @@ class Client:
     # --- carrying out ---
 
     def run(self, operation: Operation[T]) -> T:
-        """Carry out an operation; for the parts of a client, not for its users."""
+        """Internal: run an operation of this package."""
         try:
             effect = next(operation)
             while True:
@@ -456,7 +479,7 @@ class Client:
 
 
 class Dequeue:
-    """What ``Client.dequeue`` returns: a ``with`` around one task."""
+    """The context manager that ``Client.dequeue`` returns."""
 
     def __init__(
         self,

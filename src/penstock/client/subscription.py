@@ -46,10 +46,10 @@ class Port(Protocol):
 
 
 class Subscription:
-    """Tasks of a queue as they come: iterate, ack each, leave the ``with``.
+    """The tasks of a queue as they arrive: iterate with ``for delivery in subscription`` and ``ack`` each delivery.
 
-    It survives broken connections: the tasks that were out come again. ``lost_count`` tells how many acks
-    came too late.
+    Any number of threads can share it. After a broken connection the subscription continues on a new one, and tasks that were delivered and not
+    acknowledged are delivered again.
     """
 
     def __init__(self, port: Port, request: Subscribe) -> None:
@@ -65,13 +65,14 @@ class Subscription:
 
     @property
     def lost_count(self) -> int:
+        """The number of acknowledgements that arrived after the lease had ended."""
         return self._state.lost_count
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Delivery:
-        """Return the next task, waiting for it. Raises what the node refuses, and ``ConnectionFailed``."""
+        """Wait for the next task and return it. Raises ``RequestRefused`` and ``ConnectionFailed``."""
         state = self._state
         while True:
             task = self._hand_out()
@@ -139,9 +140,10 @@ class Subscription:
     # --- acks ---
 
     def ack(self, given: Delivery | Iterable[Delivery]) -> None:
-        """Ack soon: when the iterator would wait, when enough are gathered, or at the end.
+        """Acknowledge one or more deliveries, together with others.
 
-        Until then the ack is not durable. What comes too late is told by ``flush`` and ``close``.
+        The client sends the acknowledgements when the iterator waits, when enough have gathered, and in ``flush`` and
+        ``close``. Until then they are not durable. ``flush`` and ``close`` report those that arrive too late.
         """
         deliveries = as_list(given)
         with self._lock:
@@ -150,7 +152,7 @@ class Subscription:
         self._send_acks(acks)
 
     def flush(self) -> None:
-        """Wait until every ack that was given is durable. Raises ``LeaseLost`` for those too late."""
+        """Wait until every acknowledgement is durable. Raises ``LeaseLost`` if one arrived after its lease had ended."""
         with self._lock:
             acks = self._state.take_acks()
         self._send_acks(acks)
@@ -196,9 +198,10 @@ class Subscription:
     # --- end ---
 
     def close(self) -> None:
-        """End the subscription, release what was not handed out, and ``flush``. Harmless when repeated.
+        """End the subscription, release the tasks that were prefetched and not handed out, and ``flush``.
 
-        Tasks that were handed out stay yours, to be acked here or by the client. Raises ``LeaseLost``.
+        Tasks that were handed out stay leased: acknowledge them here or with the client. A second call does nothing
+        more. Raises ``LeaseLost`` as ``flush``.
         """
         with self._starting, self._lock:
             was_closed, self._state.is_closed = self._state.is_closed, True

@@ -21,17 +21,16 @@ WAIT_MS_MAX: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A task that is out on lease to this program, until it is acked, nacked or too late."""
+    """A task that is leased to this program until it is acknowledged or returned, or its lease ends."""
 
     queue: str
     id: int
     key: int
     payload: bytes
-    attempt: int  # attempts before this delivery, plus one
-    # Proves to the node whose lease this is; means something only on the connection it came by.
-    token: int
+    attempt: int  # 1 plus the number of earlier attempts
+    token: int  # identifies the lease on this connection
     connection: int
-    deadline: float  # when the lease ends, on this machine's time.monotonic(); a hint
+    deadline: float  # end of the lease on this machine's time.monotonic(); approximate
 
     def __repr__(self) -> str:
         size = len(self.payload)
@@ -40,12 +39,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeekedTask:
-    """A task that waits in a queue, as ``peek`` saw it."""
+    """A waiting task as ``peek`` returned it."""
 
     id: int
     key: int
     payload: bytes
-    attempts: int  # so far: deliveries whose task was started and not acked
+    attempts: int  # earlier deliveries whose task was started and not acknowledged
 
 
 def deliveries(

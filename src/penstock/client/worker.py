@@ -13,13 +13,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.blocking import Client, connect
 from penstock.client.running import Running, Settings
 from penstock.client.subscription import Subscription
 from penstock.client.values import Delivery
 from penstock.errors import ConnectionFailed, InvalidValue, LeaseLost, RequestRefused
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.client.asynchronous import AsyncClient
 
 Handler = Callable[[Delivery], Any]
 
@@ -34,12 +39,12 @@ def worker(
     lease: float | None = None,
     backoff: float | None = None,
 ) -> Callable[[Handler], Worker]:
-    """Return a decorator that makes a function of a ``Delivery`` a ``Worker`` on a queue.
+    """Return a decorator that turns a function of one ``Delivery`` into a ``Worker`` on a queue.
 
-    ``concurrency``: how many tasks are worked on at once. ``prefetch``: how many are out at once, as many by
-    default; more is faster for tasks far shorter than their lease. ``lease``: seconds, else as the queue says;
-    it is extended while a task is worked on. ``backoff``: seconds for which a failed task is put off, doubling
-    with every attempt. Raises ``InvalidValue``.
+    ``concurrency``: the number of tasks that run at once. ``prefetch``: the number of tasks that are leased at once,
+    by default ``concurrency``; raise it for tasks that are much shorter than the lease. ``lease``: seconds, by default
+    the lease of the queue; the worker extends it while a task runs. ``backoff``: seconds before a failed task is
+    delivered again, doubled with each attempt up to an hour. Raises ``InvalidValue``.
     """
     settings = Settings(
         queue=queue, concurrency=concurrency, prefetch=prefetch, lease=lease, backoff=backoff
@@ -48,7 +53,11 @@ def worker(
 
 
 class Worker:
-    """A function and the queue that it works through. Calling it calls the function."""
+    """A function and the queue whose tasks it handles. Calling the worker calls the function.
+
+    The return of the function acknowledges the task. An exception returns the task to the queue and is logged as a
+    warning by the logger ``penstock.worker``.
+    """
 
     def __init__(self, handler: Handler, settings: Settings) -> None:
         self.handler = handler
@@ -59,10 +68,11 @@ class Worker:
         return self.handler(delivery)
 
     def run(self, target: Client | str, stop: threading.Event | None = None) -> None:
-        """Work until ``stop`` is set, or SIGTERM or SIGINT comes (if this is the main thread).
+        """Handle tasks until ``stop`` is set, or until SIGTERM or SIGINT arrives if this is the main thread.
 
-        Tasks at work are finished first; a second signal does not wait for them. ``target`` is a client, or an
-        address to connect to. Raises what ends the subscription, after the tasks at work are finished.
+        ``target``: a client or an address; a worker of an ``async`` function needs an address. Running tasks finish
+        first; a second signal does not wait for them. Raises the error that ended the subscription, after the running
+        tasks have finished.
         """
         stop = threading.Event() if stop is None else stop
         if self.is_async:
@@ -79,8 +89,11 @@ class Worker:
             stack.enter_context(stopped_by_signals(stop))
             _Crew(self, target, stop).work()
 
-    async def run_async(self, target: Any, stop: Any = None) -> None:
-        """As ``run``, in the running loop: ``target`` is an ``AsyncClient`` or an address, ``stop`` an ``asyncio.Event``."""
+    async def run_async(self, target: AsyncClient | str, stop: asyncio.Event | None = None) -> None:
+        """Handle tasks in the running event loop until ``stop`` is set. The function must be ``async``.
+
+        ``target``: an ``AsyncClient`` or an address.
+        """
         from penstock.client.async_worker import run_async
 
         await run_async(self, target, stop)

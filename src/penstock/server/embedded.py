@@ -6,9 +6,9 @@ as over a socket: the caller itself waits for the disk.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Condition
 from typing import Final
 
@@ -171,8 +171,16 @@ _GREETING_SIZE: Final = sum(
 )
 
 
-def open_directory(path: str | Path, *, generation: int = 3, retry: float = 0.0) -> Client:
-    """Open a directory in this process and return a client of it. Raises ``PenstockError``."""
+def open_directory(
+    path: str | os.PathLike[str], *, generation: int = 3, retry: float = 0.0
+) -> Client:
+    """Start a node in this process on the directory ``path`` and return its client.
+
+    The node needs no port and has the guarantees of a server: a call returns when its change is durable. Closing the
+    client stops the node. A missing directory is created. ``generation``: the file format of a new directory
+    (docs/formats). ``retry``: as for ``connect``. Raises ``DirectoryLocked`` if another process has the directory
+    open, ``PathRefused`` if it cannot be used, and ``BadData`` if its files are damaged.
+    """
     settings = Settings(data=checked_directory(path, "path"), generation=generation)
     node = EmbeddedNode(settings)
     try:

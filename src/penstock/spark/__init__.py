@@ -1,34 +1,39 @@
-"""Our files and live nodes as Spark tables (docs/spark.md). Needs the extra ``spark``."""
+"""Files and live nodes as Spark tables (docs/spark.md). Needs the extra ``spark``.
+
+Every name is imported when it is first used: options and columns are checked without Spark.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import needing
 
 if TYPE_CHECKING:
-    from penstock.spark.beats.variant import with_event as with_event
-    from penstock.spark.sessions import session as session
-    from penstock.spark.source import register as register
+    from penstock.spark.beats.variant import with_event
+    from penstock.spark.java import Java
+    from penstock.spark.sessions import session
+    from penstock.spark.source import register
 
-__all__ = ["register", "session", "with_event"]
+__all__ = ["Java", "register", "session", "with_event"]
+
+_HOMES: Final = {
+    "Java": "penstock.spark.java",
+    "register": "penstock.spark.source",
+    "session": "penstock.spark.sessions",
+    "with_event": "penstock.spark.beats.variant",
+}
 
 
-def __getattr__(name: str) -> object:
-    # What needs Spark loads when it is first asked for: options and columns are checked without it.
-    if name in __all__:
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "Java":
         with needing("spark", f"penstock.spark.{name}"):
             import pyspark.sql.datasource  # noqa: F401 - which needs pyarrow and pandas, too
-    if name == "register":
-        from penstock.spark.source import register
+    return getattr(import_module(_HOMES[name]), name)
 
-        return register
-    if name == "session":
-        from penstock.spark.sessions import session
 
-        return session
-    if name == "with_event":
-        from penstock.spark.beats.variant import with_event
-
-        return with_event
-    raise AttributeError(name)
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

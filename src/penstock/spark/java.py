@@ -40,11 +40,11 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java to use."""
+    """A Java installation that can run Spark."""
 
-    home: Path | None  # None: the one on PATH, as it is
+    home: Path | None  # None: the java command on PATH
     version: int
-    words: str  # which one it is, for people
+    words: str  # description for people
 
 
 def find_java(environment: MutableMapping[str, str] | None = None) -> Java:

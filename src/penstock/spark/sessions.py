@@ -42,9 +42,11 @@ def session(
     settings: dict[str, str] | None = None,
     quiet: bool = False,
 ) -> tuple[SparkSession, Java]:
-    """Return a session, on all cores of this machine unless ``master`` says otherwise, and its Java.
+    """Return a Spark session in which the format ``penstock`` is registered, and the Java that runs it.
 
-    Our source is registered in it. ``quiet``: Spark itself says nothing but errors.
+    ``master``: by default all cores of this machine. ``name``: the name of the application. ``settings``: further
+    Spark configuration. ``quiet``: Spark logs only errors. Raises ``DependencyMissing`` if there is no suitable
+    Java.
     """
     is_local = _is_on_this_machine(master)
     java = prepare(is_local=is_local)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Add the format ``penstock`` to a session. The session's configuration stays as it is."""
+    """Register the format ``penstock`` in a Spark session. The configuration of the session does not change."""
     spark.dataSource.register(_by_value())
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Self
 
@@ -33,10 +33,10 @@ class _Waiting(NamedTuple):
 
 
 class AsyncSpoolClient:
-    """A client whose ``enqueue`` needs no node. Any number of tasks of one event loop may use it at once.
+    """A client that stores tasks in a spool directory and sends them to the node in the background.
 
-    What is not said here is said by the methods of ``AsyncClient``, which go to the node as they always do, over a
-    connection that is made when the first of them is called.
+    ``enqueue`` and ``enqueue_many`` need no node. Every other method of ``AsyncClient`` is available too and needs a
+    node; the first call connects. Any number of tasks of one event loop can use the client at once.
     """
 
     def __init__(self, open_spool: Callable[[], SpoolClient], node: AsyncClient) -> None:
@@ -49,7 +49,7 @@ class AsyncSpoolClient:
         self._waiters = ThreadPoolExecutor(WAITERS_MAX, "spool-wait")
 
     async def open(self) -> None:
-        """Open the spool and begin to forward."""
+        """Internal: open the spool and start to forward."""
         loop = asyncio.get_running_loop()
         self._spool = await loop.run_in_executor(self._writer, self._open_spool)
 
@@ -64,7 +64,12 @@ class AsyncSpoolClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> None:
-        """Return when a task is durable in the spool."""
+        """Add a task to the spool. Return when it is durable there.
+
+        The task has no id until the node accepts it. ``delay`` and ``ttl`` count from this call. Errors that only the
+        node can detect, such as a missing queue, are not raised here. Raises ``SpoolFull``, ``PayloadTooLarge``,
+        ``InvalidValue``, ``StorageFailed`` if the disk failed, and the error that stopped the forwarding, if one did.
+        """
         batch = [checked_key(key)], [checked_payload(payload)]
         await self._publish(encode_batch(queue, batch, delay=delay, ttl=ttl))
 
@@ -78,7 +83,11 @@ class AsyncSpoolClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> None:
-        """Return when many tasks are durable in the spool, in this order."""
+        """Add many tasks to the spool, in order. Return when all are durable there.
+
+        The call is not atomic: an exception in the middle carries ``spooled``, the number of tasks that were stored.
+        Raises as ``enqueue``.
+        """
         spooled = 0
         try:
             for batch in cut(payloads, key=key, keys=keys):
@@ -135,12 +144,16 @@ class AsyncSpoolClient:
         await loop.run_in_executor(self._writer, self._opened.publish, events)
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that is spooled now has arrived at the node, and return whether it has."""
+        """Wait until the node has accepted everything that is in the spool now. Return whether it has.
+
+        ``timeout``: seconds to wait; ``None`` waits without limit. Raises the error that stopped the forwarding, if one
+        did.
+        """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._waiters, self._opened.flush, timeout)
 
     def spool_stat(self) -> SpoolStat:
-        """Return how the spool stands."""
+        """Return the size and the counters of the spool."""
         return self._opened.spool_stat()
 
     @property
@@ -159,7 +172,7 @@ class AsyncSpoolClient:
     # --- end ---
 
     async def close(self) -> None:
-        """Stop after the round that is being sent. What is not sent stays in the spool. Harmless when repeated."""
+        """Stop after the batch that is being sent. Unsent tasks stay in the spool. A second call does nothing."""
         await self._node.close()
         spool = self._spool
         if spool is None:
@@ -178,30 +191,6 @@ class AsyncSpoolClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class Opening:
-    """A client with a spool that is about to be opened."""
-
-    def __init__(self, make: Callable[[], AsyncSpoolClient]) -> None:
-        self._make = make
-        self._client: AsyncSpoolClient | None = None
-
-    async def _open(self) -> AsyncSpoolClient:
-        client = self._make()
-        await client.open()
-        return client
-
-    def __await__(self) -> Generator[Any, None, AsyncSpoolClient]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> AsyncSpoolClient:
-        self._client = await self._open()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._client is not None
-        await self._client.close()
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:

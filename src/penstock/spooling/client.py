@@ -32,10 +32,10 @@ Connect = Callable[[], Client]
 
 
 class SpoolClient:
-    """A client whose ``enqueue`` needs no node. Any number of threads may use it at once.
+    """A client that stores tasks in a spool directory and sends them to the node in the background.
 
-    What is not said here is said by the methods of ``penstock.Client``, which go to the node as they always do, over a
-    connection that is made when the first of them is called.
+    ``enqueue`` and ``enqueue_many`` need no node. Every other method of ``Client`` is available too and needs a
+    node; the first call connects. Any number of threads can use the client at once.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class SpoolClient:
         patience: float | None = None,
         files: Files | None = None,
     ) -> None:
-        """Open the spool and begin to forward, by a client of ``forward`` that tries nothing again by itself.
+        """Internal: open the spool and start to forward, with clients of ``forward`` that do not retry.
 
-        ``others``: a queue for events that are no tasks of ours. ``patience``: seconds that ``enqueue`` waits for
-        room, as long as it takes if ``None``. Raises ``DirectoryLocked``, ``BadData`` and ``InvalidValue``.
+        ``others``: the queue for events that Penstock did not write. ``patience``: seconds that ``enqueue`` waits for
+        room; ``None`` waits without limit. Raises ``DirectoryLocked``, ``BadData`` and ``InvalidValue``.
         """
         self._patience = (
             None if patience is None else checked_seconds(patience, "patience", positive=False)
@@ -86,11 +86,11 @@ class SpoolClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> None:
-        """Return when a task is durable in the spool. It has no id yet: the node gives it one when it arrives.
+        """Add a task to the spool. Return when it is durable there.
 
-        ``delay`` and ``ttl`` count from now. What only the node can know, as whether there is such a queue, does not
-        show here. Raises ``SpoolFull``, ``PayloadTooLarge``, ``InvalidValue``, ``StorageFailed`` when the disk has
-        failed, and what has ended the forwarding for good.
+        The task has no id until the node accepts it. ``delay`` and ``ttl`` count from this call. Errors that only the
+        node can detect, such as a missing queue, are not raised here. Raises ``SpoolFull``, ``PayloadTooLarge``,
+        ``InvalidValue``, ``StorageFailed`` if the disk failed, and the error that stopped the forwarding, if one did.
         """
         batch = [checked_key(key)], [checked_payload(payload)]
         self.publish(encode_batch(queue, batch, delay=delay, ttl=ttl))
@@ -105,10 +105,10 @@ class SpoolClient:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> None:
-        """Return when many tasks are durable in the spool, in this order.
+        """Add many tasks to the spool, in order. Return when all are durable there.
 
-        Not all or nothing: an exception of ``enqueue`` that comes in the middle carries ``spooled``, the number of
-        tasks from the first on that are kept.
+        The call is not atomic: an exception in the middle carries ``spooled``, the number of tasks that were stored.
+        Raises as ``enqueue``.
         """
         spooled = 0
         try:
@@ -122,7 +122,7 @@ class SpoolClient:
             raise
 
     def publish(self, events: list[bytes]) -> None:
-        """Return when events are durable; for the parts of a client, not for its users."""
+        """Internal: return when encoded events are durable."""
         if self._is_closed:
             raise failures.closed()
         self._pump.check()
@@ -136,20 +136,21 @@ class SpoolClient:
 
     @property
     def size_max(self) -> int:
-        """The bytes that events may have to be published at once, framing included."""
+        """Internal: the maximum bytes of one ``publish``, framing included."""
         return self._spool.settings.publication_max
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that is spooled now has arrived at the node, and return whether it has.
+        """Wait until the node has accepted everything that is in the spool now. Return whether it has.
 
-        ``timeout``: seconds to wait. Raises what has ended the forwarding for good.
+        ``timeout``: seconds to wait; ``None`` waits without limit. Raises the error that stopped the forwarding, if one
+        did.
         """
         if self._is_closed:
             raise failures.closed()
         return self._pump.wait_arrived(self._spool.stat().published, timeout)
 
     def spool_stat(self) -> SpoolStat:
-        """Return how the spool stands."""
+        """Return the size and the counters of the spool."""
         return self._spool.stat()
 
     # --- the node ---
@@ -170,7 +171,7 @@ class SpoolClient:
     # --- end ---
 
     def close(self) -> None:
-        """Stop after the round that is being sent. What is not sent stays in the spool. Harmless when repeated."""
+        """Stop after the batch that is being sent. Unsent tasks stay in the spool. A second call does nothing."""
         with self._connecting:
             if self._is_closed:
                 return

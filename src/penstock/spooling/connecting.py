@@ -1,12 +1,12 @@
-"""``connect``, blocking and for asyncio: the client as it is, or with a spool.
+"""``penstock.connect`` and ``penstock.aio.connect``: a client of a node, with or without a spool.
 
-What a spool needs is imported only when one is asked for.
+The modules of the spool are imported only by a call that asks for a spool.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 
 from penstock.client.addresses import parse_addresses
 from penstock.client.blocking import Client
@@ -16,23 +16,27 @@ from penstock.client.retries import checked_seconds
 from penstock.errors import InvalidValue, needing
 
 if TYPE_CHECKING:
-    from penstock.client.asynchronous import Connecting
-    from penstock.spooling.async_client import Opening
+    from penstock.client.asynchronous import AsyncClient, Connecting
+    from penstock.spooling.async_client import AsyncSpoolClient
     from penstock.spooling.client import SpoolClient
 
 Directory = str | os.PathLike[str]
 
 
-class SpoolOptions(TypedDict, total=False):
-    """What can be said of a spool."""
+SPOOL_SIZE: Final = 2**30
+"""Bytes that a spool may use by default."""
 
-    spool_size: int  # bytes that it may have, 1 GiB if not said
-    spool_segment_size: int  # bytes of a file of it, a tenth of the whole if not said
-    spool_when_full: str  # "block", "refuse" or "drop-oldest"
-    spool_patience: float  # seconds to wait for room
-    spool_compress: bool  # with LZ4
-    spool_key: bytes  # 16 bytes, to encrypt with
-    spool_others: str  # the queue for events that are no tasks of ours
+
+class SpoolOptions(TypedDict, total=False):
+    """The types of the spool options of ``connect``; their defaults are in its signature."""
+
+    spool_size: int
+    spool_segment_size: int | None
+    spool_when_full: str
+    spool_patience: float | None
+    spool_compress: bool
+    spool_key: bytes | None
+    spool_others: str | None
 
 
 @overload
@@ -65,29 +69,48 @@ def connect(
     producer: str | None = None,
     retry: float = 30.0,
     spool: Directory | None = None,
-    **options: Unpack[SpoolOptions],
+    spool_size: int = SPOOL_SIZE,
+    spool_segment_size: int | None = None,
+    spool_when_full: str = "block",
+    spool_patience: float | None = None,
+    spool_compress: bool = False,
+    spool_key: bytes | None = None,
+    spool_others: str | None = None,
 ) -> Client | SpoolClient:
-    """Return a client that is connected to a node: ``"host:port"``, ``"host"``, ``"host1:port,host2:port"``.
+    """Connect to a node and return a client.
 
-    ``timeout``: seconds that the node may be silent while something is unanswered. ``retry``: seconds
-    for which requests are repeated after the connection broke, if that is safe. ``producer``: a name for
-    this program, so that the node keeps one row for it and not one for each run; one client a name.
-    Raises ``InvalidValue`` for a bad address and ``ConnectionFailed`` if no node can be talked to.
+    ``address`` is ``"host:port"``, ``"host"`` (port 2602) or several of these separated by commas.
+    ``timeout``: seconds that the node may be silent while a request is unanswered. ``retry``: seconds for
+    which requests are repeated after the connection broke, if repeating them is safe. ``producer``: a stable
+    name for this program, so that the node keeps one deduplication record for all its runs; at most one client
+    may use a name at a time. Raises ``InvalidValue`` for an invalid argument and ``ConnectionFailed`` if no
+    node can be reached.
 
-    ``spool``: a directory of this program's own. The client is there then even if the node is not: ``enqueue``
-    returns when the task is durable in the directory, and it is sent in the background (docs/spool.md).
-    ``spool_size``: bytes that it may have, 1 GiB if not said. ``spool_when_full``: ``"block"``, for at most
-    ``spool_patience`` seconds if these are given, ``"refuse"``, or ``"drop-oldest"``. ``spool_segment_size``: bytes
-    of a file. ``spool_compress=True``: with LZ4. ``spool_key``: 16 bytes, to encrypt with. ``spool_others``: the
-    queue for events in the directory that are no tasks of ours. Raises ``DirectoryLocked`` if another process has
-    the directory open, and ``BadData`` if it cannot be read.
+    ``spool``: a directory that only this program uses. With it, the call gives a ``SpoolClient``, even if no node can be
+    reached: ``enqueue`` returns when the task is durable in the directory, and a thread sends it to the
+    node (docs/spool.md). ``spool_size``: bytes that the spool may use, 1 GiB by default.
+    ``spool_segment_size``: bytes per file, a tenth of ``spool_size`` by default. ``spool_when_full``:
+    ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
+    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_compress``: compress with LZ4.
+    ``spool_key``: 16 bytes; encrypt with this key. ``spool_others``: the queue for events in the directory that
+    Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
+    ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
-    if spool is not None:
-        return _open_spool(
-            address, timeout=timeout, producer=producer, retry=retry, spool=spool, options=options
-        )
-    _refuse_options(options)
-    return connect_node(address, timeout=timeout, producer=producer, retry=retry)
+    options = SpoolOptions(
+        spool_size=spool_size,
+        spool_segment_size=spool_segment_size,
+        spool_when_full=spool_when_full,
+        spool_patience=spool_patience,
+        spool_compress=spool_compress,
+        spool_key=spool_key,
+        spool_others=spool_others,
+    )
+    if spool is None:
+        _refuse_options(options)
+        return connect_node(address, timeout=timeout, producer=producer, retry=retry)
+    return _open_spool(
+        address, timeout=timeout, producer=producer, retry=retry, spool=spool, options=options
+    )
 
 
 @overload
@@ -98,7 +121,7 @@ def connect_async(
     producer: str | None = None,
     retry: float = 30.0,
     spool: None = None,
-) -> Connecting: ...
+) -> Connecting[AsyncClient]: ...
 
 
 @overload
@@ -110,7 +133,7 @@ def connect_async(
     retry: float = 30.0,
     spool: Directory,
     **options: Unpack[SpoolOptions],
-) -> Opening: ...
+) -> Connecting[AsyncSpoolClient]: ...
 
 
 def connect_async(
@@ -120,24 +143,55 @@ def connect_async(
     producer: str | None = None,
     retry: float = 30.0,
     spool: Directory | None = None,
-    **options: Unpack[SpoolOptions],
-) -> Connecting | Opening:
-    """Return a client of a node, to be awaited or entered: ``async with connect(…) as client``.
+    spool_size: int = SPOOL_SIZE,
+    spool_segment_size: int | None = None,
+    spool_when_full: str = "block",
+    spool_patience: float | None = None,
+    spool_compress: bool = False,
+    spool_key: bytes | None = None,
+    spool_others: str | None = None,
+) -> Connecting[AsyncClient] | Connecting[AsyncSpoolClient]:
+    """Connect to a node and return a client: ``async with connect(…) as client`` or ``await connect(…)``.
 
-    Arguments and exceptions are those of ``penstock.connect``.
+    ``address`` is ``"host:port"``, ``"host"`` (port 2602) or several of these separated by commas.
+    ``timeout``: seconds that the node may be silent while a request is unanswered. ``retry``: seconds for
+    which requests are repeated after the connection broke, if repeating them is safe. ``producer``: a stable
+    name for this program, so that the node keeps one deduplication record for all its runs; at most one client
+    may use a name at a time. Raises ``InvalidValue`` for an invalid argument and ``ConnectionFailed`` if no
+    node can be reached.
+
+    ``spool``: a directory that only this program uses. With it, the call gives an ``AsyncSpoolClient``, even if no node can be
+    reached: ``enqueue`` returns when the task is durable in the directory, and a thread sends it to the
+    node (docs/spool.md). ``spool_size``: bytes that the spool may use, 1 GiB by default.
+    ``spool_segment_size``: bytes per file, a tenth of ``spool_size`` by default. ``spool_when_full``:
+    ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
+    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_compress``: compress with LZ4.
+    ``spool_key``: 16 bytes; encrypt with this key. ``spool_others``: the queue for events in the directory that
+    Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
+    ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
-    from penstock.client.asynchronous import client_of
+    from penstock.client.asynchronous import Connecting, client_of
     from penstock.client.asynchronous import connect as connect_node_async
 
+    options = SpoolOptions(
+        spool_size=spool_size,
+        spool_segment_size=spool_segment_size,
+        spool_when_full=spool_when_full,
+        spool_patience=spool_patience,
+        spool_compress=spool_compress,
+        spool_key=spool_key,
+        spool_others=spool_others,
+    )
     if spool is None:
         _refuse_options(options)
         return connect_node_async(address, timeout=timeout, producer=producer, retry=retry)
-    from penstock.spooling.async_client import AsyncSpoolClient, Opening
+    from penstock.spooling.async_client import AsyncSpoolClient
 
     addresses = parse_addresses(address)
     timeout = checked_seconds(timeout, "timeout", positive=True)
-    return Opening(
-        lambda: AsyncSpoolClient(
+
+    async def opened() -> AsyncSpoolClient:
+        client = AsyncSpoolClient(
             lambda: _open_spool(
                 address,
                 timeout=timeout,
@@ -148,20 +202,18 @@ def connect_async(
             ),
             client_of(addresses, timeout=timeout, producer=producer, retry=retry),
         )
-    )
+        await client.open()
+        return client
+
+    return Connecting(opened)
 
 
 def _refuse_options(options: SpoolOptions) -> None:
-    """Raise ``InvalidValue`` for a word about a spool where there is none, ``TypeError`` for any other."""
-    _check_names(options)
-    for name in options:
-        raise InvalidValue(f"{name} says something of a spool; name its directory: spool=…")
-
-
-def _check_names(options: SpoolOptions) -> None:
-    for name in options:
-        if name not in SpoolOptions.__annotations__:
-            raise TypeError(f"connect() got an unexpected keyword argument {name!r}")
+    """Raise ``InvalidValue`` if an option of a spool was given without a spool."""
+    defaults = connect.__kwdefaults__ or {}
+    for name, value in options.items():
+        if value != defaults[name]:
+            raise InvalidValue(f"{name} needs a spool; name its directory: spool=…")
 
 
 def _open_spool(
@@ -175,30 +227,29 @@ def _open_spool(
 ) -> SpoolClient:
     from penstock.spooling.client import SpoolClient
     from penstock.spooling.rounds import checked_target
-    from penstock.spooling.settings import SPOOL_SIZE, spool_settings
+    from penstock.spooling.settings import spool_settings
     from penstock.storage.files import checked_directory
 
-    _check_names(options)
     with needing("spool", "connect(spool=…)"):
         import cbor2  # noqa: F401 - the thread that sends to the node reads the spool with it
-    # What would show only when the node is first talked to is checked now.
+    # The node may be contacted much later; invalid arguments are reported now.
     parse_addresses(address)
     producer_id(producer)
     checked_seconds(timeout, "timeout", positive=True)
     checked_seconds(retry, "retry", positive=False)
     settings = spool_settings(
-        size=options.get("spool_size", SPOOL_SIZE),
-        segment_size=options.get("spool_segment_size"),
-        when_full=options.get("spool_when_full", "block"),
-        compress=options.get("spool_compress", False),
-        key=options.get("spool_key"),
+        size=options["spool_size"],
+        segment_size=options["spool_segment_size"],
+        when_full=options["spool_when_full"],
+        compress=options["spool_compress"],
+        key=options["spool_key"],
     )
-    others = options.get("spool_others")
+    others = options["spool_others"]
     return SpoolClient(
         checked_directory(spool, "spool"),
         settings,
         forward=lambda: connect_node(address, timeout=timeout, retry=0.0),
         connect=lambda: connect_node(address, timeout=timeout, producer=producer, retry=retry),
         others=None if others is None else checked_target(others),
-        patience=options.get("spool_patience"),
+        patience=options["spool_patience"],
     )

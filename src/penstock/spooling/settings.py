@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from penstock.errors import InvalidValue
 from penstock.formats.beats.segment import Options
 from penstock.storage.spool import SpoolSettings, WhenFull
-
-SPOOL_SIZE: Final = 2**30
-"""Bytes that a spool may have, unless said otherwise."""
 
 
 def spool_settings(

@@ -109,13 +109,13 @@ class SpoolBatch:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStat:
-    """How a spool stands."""
+    """The size and the counters of a spool."""
 
     segments: int
     size: int  # bytes on the disk
     size_max: int
-    published: int  # frames, since it was opened
+    published: int  # frames since the spool was opened
     acknowledged: int
-    dropped: int  # frames that went unsent, by DROP_OLDEST
-    damaged: int  # places that were passed over
-    position: Position  # the oldest frame that is not acknowledged
+    dropped: int  # frames that "drop-oldest" deleted unsent
+    damaged: int  # damaged places that were skipped
+    position: Position  # of the oldest frame that is not acknowledged

@@ -101,7 +101,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who enqueues, and the number of this request among the producer's; a retry repeats both."""
+    """The producer of a request and the number of the request. A retry repeats both."""
 
     id: bytes
     sequence: int
@@ -109,6 +109,8 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
+    """A request to add tasks to a queue, as ``Client.enqueue_numbered`` sends it."""
+
     queue: QueueName
     keys: Sequence[int]
     payloads: Sequence[bytes]
@@ -360,18 +362,17 @@ class Purged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStat:
-    """How a queue is doing. ``count`` is all that it holds: ready, delayed and out on lease."""
+    """The state and the counters of a queue."""
 
     name: QueueName
     policy: Policy
     options: QueueOptions
-    count: int
+    count: int  # all tasks: ready, delayed and leased
     leased: int
     delayed: int
     size: int  # bytes of payload
-    last_id: int
-    # Since the node started.
-    enqueued: int = 0
+    last_id: int  # id of the newest task
+    enqueued: int = 0  # this and the following: since the node started
     delivered: int = 0
     acked: int = 0
     returned: int = 0
@@ -386,52 +387,56 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    generation: int
+    """A batch of committed log entries with consecutive indexes from ``first``."""
+
+    generation: int  # file format of the payloads
     first: int
-    committed: int
-    terms: Sequence[int]
+    committed: int  # last committed index
+    terms: Sequence[int]  # one for each entry
     payloads: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
+    """The identity, limits and log position of a node."""
+
     node: int
-    leader: int | None
+    leader: int | None  # node id; None if no leader is known
     version: str
-    generation: int
+    generation: int  # file format of the log
     term: int
-    first: int  # the first index that can be read
-    committed: int
+    first: int  # first index that can be read
+    committed: int  # last committed index
     frame_size_max: int
     payload_size_max: int
-    addresses: tuple[str, ...] = field(default=())
+    addresses: tuple[str, ...] = field(default=())  # client addresses of the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMember:
-    """A member as the answering node knows it; what only a leader knows is ``None`` elsewhere."""
+    """A member of a cluster. Fields that only the leader knows are ``None`` in the answer of another node."""
 
     node: int
-    address: str  # where its peers hear it
-    client_address: str  # where clients do; empty while that is not known
+    address: str  # for its peers
+    client_address: str  # for clients; empty if not known
     standing: str  # one of ``STANDINGS``
     is_leader: bool
     is_self: bool
-    match: int | None = None  # the last entry that it is known to have
-    lag: int | None = None  # entries between that and the leader's last
+    match: int | None = None  # last entry that it is known to hold
+    lag: int | None = None  # entries between that one and the last entry of the leader
     pace: str | None = None  # one of ``PACES``
     window: int | None = None  # appends under way to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The group as one of its nodes sees it."""
+    """The state of a cluster as one of its nodes reports it."""
 
     node: int
     leader: int | None
     role: str  # one of ``ROLES``
-    is_leading: bool  # leads, and takes requests
-    is_joint: bool  # a change of members is half done
+    is_leading: bool  # leads and accepts requests
+    is_joint: bool  # a change of members is in progress
     term: int
     first: int
     last: int

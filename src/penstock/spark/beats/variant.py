@@ -14,9 +14,10 @@ _TEXT: Final = """concat(
 
 
 def with_event(frame: DataFrame) -> DataFrame:
-    """Return rows of spools with a column ``event``, a variant: ``timestamp_ns``, ``flags``, ``meta``, ``fields``.
+    """Add a column ``event`` of type variant to rows that were read from a spool.
 
-    Null in rows that have no event. Spark parses the text that ``properties`` holds; no row passes through Python.
+    Its fields are ``timestamp_ns``, ``flags``, ``meta`` and ``fields``. The column is null in rows without an event.
+    Spark parses the text in ``properties``; no row passes through Python.
     """
     from pyspark.sql.functions import expr
 
