@@ -1,7 +1,7 @@
 """Penstock: a durable, replicated priority task queue whose every file is a Spark table.
 
 ``connect`` returns a client of a node, ``open`` runs a node in this process, and ``worker`` turns a function into a
-consumer of a queue. ``aio`` has the asyncio client, ``spark`` the Spark source. docs/api.md documents every public name.
+consumer of a queue. ``aio`` contains the asyncio client, ``spark`` the Spark data source.
 
 Importing this package loads only the exceptions. Every other name is imported when it is first used.
 """
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from penstock.client.subscription import Subscription
     from penstock.client.values import Delivery, PeekedTask
     from penstock.client.worker import Worker, worker
-    from penstock.model import Implementation, KeyRange, Policy, QueueOptions
+    from penstock.model import Implementation, KeyRange, Policy, QueueName, QueueOptions
     from penstock.protocol.version2 import (
         ClusterInfo,
         ClusterMember,
@@ -113,6 +113,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "QueueMissing",
+    "QueueName",
     "QueueOptions",
     "QueueStat",
     "ReplayConflict",
@@ -150,6 +151,7 @@ _HOMES: Final = {
     "PeekedTask": "penstock.client.values:PeekedTask",
     "Policy": "penstock.model:Policy",
     "Producer": "penstock.protocol.version2:Producer",
+    "QueueName": "penstock.model:QueueName",
     "QueueOptions": "penstock.model:QueueOptions",
     "QueueStat": "penstock.protocol.version2:QueueStat",
     "SpoolClient": "penstock.spooling.client:SpoolClient",

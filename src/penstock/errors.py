@@ -15,7 +15,7 @@ class PenstockError(Exception):
 class BadData(PenstockError):
     """Bytes that violate a file format.
 
-    ``path``, ``offset``, ``reason``, ``expected`` and ``found`` describe the place; each but ``reason`` may be ``None``.
+    ``reason``, ``path``, ``offset``, ``expected`` and ``found`` describe the place. All but ``reason`` may be ``None``.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class QueueInUse(RequestRefused):
 class PolicyViolated(RequestRefused):
     """The limits of the queue forbid this task."""
 
-    ids: Sequence[int] = ()  # ids of the tasks that the same call had added before
+    ids: Sequence[int | None] = ()  # of ``enqueue_many``, as it documents
 
 
 class QueueFull(PolicyViolated):

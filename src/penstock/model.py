@@ -48,7 +48,7 @@ def _check_payload(payload: bytes) -> None:
 
 
 class QueueName(str):
-    """The name of a queue: 0 to 255 printable ASCII characters without space; "" is the default queue."""
+    """The name of a queue: at most 255 printable ASCII characters without spaces. ``""`` is the default queue."""
 
     __slots__ = ()
 

@@ -57,3 +57,41 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
     assert (
         inspect.signature(penstock.connect).parameters == inspect.signature(aio.connect).parameters
     )
+
+
+IN_ASYNCIO = {
+    "AsyncClient": "Client",
+    "AsyncSpoolClient": "SpoolClient",
+    "an ``SpoolClient``": "a ``SpoolClient``",
+    "AsyncSubscription": "Subscription",
+    "async with": "with",
+    "async for": "for",
+    "tasks of one event loop": "threads",
+}
+"""Words of the docstrings that differ between the two faces."""
+
+
+def words(value: object) -> str:
+    text = inspect.getdoc(value) or ""
+    for theirs, ours in IN_ASYNCIO.items():
+        text = text.replace(theirs, ours)
+    return " ".join(text.split())
+
+
+def test_both_faces_have_the_same_docstrings() -> None:
+    for ours, theirs in (
+        (Client, aio.AsyncClient),
+        (Subscription, aio.AsyncSubscription),
+        (penstock.SpoolClient, aio.AsyncSpoolClient),
+    ):
+        shared = public(ours) & public(theirs)
+        assert len(shared) > 3
+        for name in shared:
+            text = words(getattr(ours, name))
+            assert text, f"{ours.__name__}.{name} has no docstring"
+            assert text == words(getattr(theirs, name)), name
+    first, _, rest = words(penstock.connect).partition(" ``address``")
+    assert (first, words(aio.connect).endswith(rest)) == (
+        "Connect to a node and return a client.",
+        True,
+    )

@@ -26,7 +26,6 @@ from penstock.errors import (
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.segment import Options, PayloadFormat, decode_header
 from penstock.spooling.client import SpoolClient
-from penstock.spooling.connecting import SpoolOptions
 from penstock.storage.spool import Spool, SpoolSettings
 from penstock.testing.disk import MemoryFiles, Operation
 from support.node_process import NodeProcess, start
@@ -177,10 +176,9 @@ def test_many_threads_share_a_client(node: NodeProcess, queue: str, tmp_path: Pa
 def test_a_spool_can_be_compressed_and_encrypted(
     node: NodeProcess, queue: str, tmp_path: Path, compress: bool, key: bytes | None
 ) -> None:
-    options = SpoolOptions(spool_compress=compress)
-    if key is not None:
-        options["spool_key"] = key
-    with penstock.connect(node.address, spool=tmp_path / "spool", **options) as client:
+    with penstock.connect(
+        node.address, spool=tmp_path / "spool", spool_compress=compress, spool_key=key
+    ) as client:
         client.enqueue_many(queue, [b"secret"] * 50)
         assert client.flush(PATIENCE)
     data = (tmp_path / "spool" / "0.seg").read_bytes()
@@ -270,7 +268,7 @@ def test_arguments_that_mean_nothing_are_refused_at_once(tmp_path: Path, nobody:
         ({"producer": ""}, "a producer is named by a str"),
         ({"spool": ""}, "give the path of a directory"),
         ({"spool": 5}, "give the path of a directory"),
-        ({"spool": None, "spool_size": 1}, "spool_size says something of a spool"),
+        ({"spool": None, "spool_size": 1}, "spool_size needs a spool"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(

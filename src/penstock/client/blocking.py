@@ -226,7 +226,7 @@ class Client:
     def subscribe(
         self, queue: str, *, prefetch: int = 100, lease: float | None = None
     ) -> Subscription:
-        """Return a ``Subscription``: an iterator over the tasks of a queue as they arrive.
+        """Subscribe to a queue: return an iterator over its tasks as they arrive.
 
         ``prefetch``: the maximum number of tasks that are delivered and not acknowledged. ``lease``: as for
         ``dequeue``.

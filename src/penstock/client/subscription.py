@@ -48,7 +48,8 @@ class Port(Protocol):
 class Subscription:
     """The tasks of a queue as they arrive: iterate with ``for delivery in subscription`` and ``ack`` each delivery.
 
-    Any number of threads can share it. After a broken connection the subscription continues on a new one, and tasks that were delivered and not
+    Any number of threads can share it.
+    After a broken connection the subscription continues on a new one, and tasks that were delivered and not
     acknowledged are delivered again.
     """
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from penstock.client.asynchronous import AsyncClient
 
-Handler = Callable[[Delivery], Any]
-
 log: Final = logging.getLogger("penstock.worker")
 
 
@@ -38,7 +36,7 @@ def worker(
     prefetch: int | None = None,
     lease: float | None = None,
     backoff: float | None = None,
-) -> Callable[[Handler], Worker]:
+) -> Callable[[Callable[[Delivery], Any]], Worker]:
     """Return a decorator that turns a function of one ``Delivery`` into a ``Worker`` on a queue.
 
     ``concurrency``: the number of tasks that run at once. ``prefetch``: the number of tasks that are leased at once,
@@ -59,7 +57,7 @@ class Worker:
     warning by the logger ``penstock.worker``.
     """
 
-    def __init__(self, handler: Handler, settings: Settings) -> None:
+    def __init__(self, handler: Callable[[Delivery], Any], settings: Settings) -> None:
         self.handler = handler
         self.settings = settings
         self.is_async = inspect.iscoroutinefunction(handler)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.spooling.async_client import AsyncSpoolClient
     from penstock.spooling.client import SpoolClient
 
-Directory = str | os.PathLike[str]
-
 
 SPOOL_SIZE: Final = 2**30
 """Bytes that a spool may use by default."""
@@ -57,7 +55,7 @@ def connect(
     timeout: float = 10.0,
     producer: str | None = None,
     retry: float = 30.0,
-    spool: Directory,
+    spool: str | os.PathLike[str],
     **options: Unpack[SpoolOptions],
 ) -> SpoolClient: ...
 
@@ -68,7 +66,7 @@ def connect(
     timeout: float = 10.0,
     producer: str | None = None,
     retry: float = 30.0,
-    spool: Directory | None = None,
+    spool: str | os.PathLike[str] | None = None,
     spool_size: int = SPOOL_SIZE,
     spool_segment_size: int | None = None,
     spool_when_full: str = "block",
@@ -131,7 +129,7 @@ def connect_async(
     timeout: float = 10.0,
     producer: str | None = None,
     retry: float = 30.0,
-    spool: Directory,
+    spool: str | os.PathLike[str],
     **options: Unpack[SpoolOptions],
 ) -> Connecting[AsyncSpoolClient]: ...
 
@@ -142,7 +140,7 @@ def connect_async(
     timeout: float = 10.0,
     producer: str | None = None,
     retry: float = 30.0,
-    spool: Directory | None = None,
+    spool: str | os.PathLike[str] | None = None,
     spool_size: int = SPOOL_SIZE,
     spool_segment_size: int | None = None,
     spool_when_full: str = "block",
@@ -222,7 +220,7 @@ def _open_spool(
     timeout: float,
     producer: str | None,
     retry: float,
-    spool: Directory,
+    spool: str | os.PathLike[str],
     options: SpoolOptions,
 ) -> SpoolClient:
     from penstock.spooling.client import SpoolClient

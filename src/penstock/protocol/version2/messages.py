@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -409,7 +409,7 @@ class NodeInfo:
     committed: int  # last committed index
     frame_size_max: int
     payload_size_max: int
-    addresses: tuple[str, ...] = field(default=())  # client addresses of the cluster
+    addresses: tuple[str, ...] = ()  # client addresses of the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,13 +419,13 @@ class ClusterMember:
     node: int
     address: str  # for its peers
     client_address: str  # for clients; empty if not known
-    standing: str  # one of ``STANDINGS``
+    standing: str  # "voter", "learner" or "outgoing"
     is_leader: bool
     is_self: bool
     match: int | None = None  # last entry that it is known to hold
     lag: int | None = None  # entries between that one and the last entry of the leader
-    pace: str | None = None  # one of ``PACES``
-    window: int | None = None  # appends under way to it
+    pace: str | None = None  # "probe", "replicate" or "snapshot"
+    window: int | None = None  # append requests in flight to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +434,7 @@ class ClusterInfo:
 
     node: int
     leader: int | None
-    role: str  # one of ``ROLES``
+    role: str  # "follower", "precandidate", "candidate" or "leader"
     is_leading: bool  # leads and accepts requests
     is_joint: bool  # a change of members is in progress
     term: int
