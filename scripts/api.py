@@ -1,7 +1,7 @@
 """Writes docs/api.md: every public name with its signature and docstring, read from the source without importing it.
 
-``__all__`` of the modules in ``MODULES`` declares what is public. A member of a class is public unless its name starts
-with an underscore or its docstring with "Internal". With ``--check``: fail if the page is out of date.
+``__all__`` of the modules in ``MODULES`` declares what is public. A method is public if it has a docstring that does not
+start with "Internal" and a name that does not start with an underscore. With ``--check``: fail if the page is out of date.
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def methods(node: ast.ClassDef) -> list[Function]:
         for each in node.body
         if isinstance(each, Function)
         and not each.name.startswith("_")
+        and docstring(each)
         and not docstring(each).startswith("Internal")
     ]
 

@@ -23,7 +23,8 @@ import pytest
 import penstock
 from penstock import errors
 
-MODULES = ("penstock", "penstock.aio", "penstock.spark", "penstock.testing")
+TESTING = "penstock.testing"
+MODULES = ("penstock", "penstock.aio", "penstock.spark", TESTING)
 """The public modules; one without ``__all__`` declares nothing yet."""
 
 EXTRAS = {
@@ -198,6 +199,8 @@ INTERNAL = {"SpoolOptions"}
 def test_every_type_in_a_public_signature_is_public() -> None:
     known = {name for module in MODULES for name in declared(module)} | OUTSIDE | INTERNAL
     for path, member in callables():
+        if path.startswith(TESTING):  # a fake of the files has the methods of the real ones
+            continue
         signature = inspect.signature(member)
         annotations = [each.annotation for each in signature.parameters.values()]
         for annotation in (*annotations, signature.return_annotation):
@@ -206,6 +209,7 @@ def test_every_type_in_a_public_signature_is_public() -> None:
 
 
 def test_every_public_name_and_method_has_a_docstring() -> None:
-    for path, value in (*values(), *callables()):
+    methods = [(p, m) for p, m in callables() if not p.startswith(("overload of ", TESTING))]
+    for path, value in (*values(), *methods):
         if inspect.isclass(value) or inspect.isfunction(value):
-            assert path.startswith("overload of ") or value.__doc__, path
+            assert value.__doc__, path

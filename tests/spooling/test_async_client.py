@@ -98,7 +98,7 @@ def test_mistakes_are_told_when_it_is_opened(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(InvalidValue, match="spool_when_full is one of"):
             await penstock.aio.connect("h:1", spool=tmp_path / "spool", spool_when_full="x")
-        with pytest.raises(InvalidValue, match="says something of a spool"):
+        with pytest.raises(InvalidValue, match="spool_size needs a spool"):
             penstock.aio.connect("h:1", spool_size=5)  # type: ignore[call-overload]
 
     asyncio.run(work())
