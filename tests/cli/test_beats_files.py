@@ -294,7 +294,7 @@ def test_convert_makes_a_spool_that_beats_reads(made: Path, tmp_path: Path) -> N
 
 def test_what_cannot_be_converted_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:
     to = ["--to", "beats-2", "--out"]
-    assert "lies in" in refused("convert", made, *to, made / "out")
+    assert "is inside" in refused("convert", made, *to, made / "out")
     assert "no events" in refused("convert", made / "state.dat", *to, tmp_path / "out")
     assert "taskflux-2 or taskflux-3" in refused(
         "convert", made, "--to", "taskflux-1", "--out", tmp_path / "out"
@@ -351,7 +351,7 @@ def test_enqueue_puts_every_event_in_once_however_often_it_runs(
     assert drained(node, "spooled-2") == [(0, b"%d" % n) for n in range(1, 2400, 2)]
     assert drained(node, "spooled-3") == [(0, PLAIN[16:83]), (0, PLAIN[95:212])]
     (path / "state.dat").write_bytes(stored(2, 91, 1))
-    assert "was given other messages by an earlier run" in refused("enqueue", "--from", path)
+    assert "an earlier run sent other messages" in refused("enqueue", "--from", path)
 
 
 def test_an_import_that_is_longer_than_a_nodes_memory_can_be_repeated(
@@ -402,7 +402,7 @@ def test_what_cannot_be_sent_is_refused_before_a_node_is_asked(made: Path, tmp_p
     assert (outcome.code, "--vhost" in outcome.err) == (2, True)
     outcome = penstock("enqueue", "--from", made, *nobody, "--queue", "two words")
     assert (outcome.code, "--queue" in outcome.err) == (2, True)
-    assert "nobody answers" in refused("enqueue", "--from", made, *nobody)
+    assert "no node answers" in refused("enqueue", "--from", made, *nobody)
 
 
 # --- bad input -----------------------------------------------------------------------------------

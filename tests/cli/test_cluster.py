@@ -141,7 +141,7 @@ def test_status_without_a_leader_is_exit_1(leading: LeadingNode) -> None:
     outcome = penstock("cluster", "status", "--own")
     assert outcome.code == 1
     assert len(outcome.rows) == 3
-    assert "knows of no leader" in outcome.err
+    assert "knows no leader" in outcome.err
 
 
 # --- add, remove, transfer -----------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_a_change_whose_answer_got_lost_is_looked_at(leading: LeadingNode) -> No
 
 
 def test_remove_knows_who_is_no_member(leading: LeadingNode) -> None:
-    assert "node 9 is no member" in refused("cluster", "remove", "9")
+    assert "node 9 is not a member" in refused("cluster", "remove", "9")
     assert leading.changes() == []
 
 
@@ -225,7 +225,7 @@ def test_what_the_group_refuses_is_exit_1_with_its_reason(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("add", "4"), "'4' is no peer; write NUMBER=HOST:PORT"),
+        (("add", "4"), "'4' is not a peer; write NUMBER=HOST:PORT"),
         (("add", "0=a:1"), "nodes are numbered from 1 to 2147483647, not '0'"),
         (("add", "4=a"), "needs a port; write 4=a:2702"),
         (("add", "4=a:99999"), "1 to 65535"),
@@ -264,22 +264,25 @@ ALONE = Settings(data=Path("node"), port=2602)
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"peers": None}, "--node goes with --peers"),
-        ({"peers": None, "node": None, "is_joining": True}, "--join goes with --peers"),
-        ({"node": None}, "--peers goes with --node"),
-        ({"peers": "1=127.0.0.1:2703"}, "names 1 and not node 2"),
-        ({"peers": "1=127.0.0.1:2702,1=127.0.0.1:2703"}, "node 1 stands twice"),
+        ({"peers": None}, "--node needs --peers"),
+        ({"peers": None, "node": None, "is_joining": True}, "--join needs --peers"),
+        ({"node": None}, "--peers needs --node"),
+        ({"peers": "1=127.0.0.1:2703"}, "names 1 but not node 2"),
+        ({"peers": "1=127.0.0.1:2702,1=127.0.0.1:2703"}, "node 1 is listed twice"),
         ({"peers": "1=127.0.0.1:2702,2=127.0.0.1:2702"}, "two peers have the address"),
         ({"peers": "0=127.0.0.1:2702"}, "numbered from 1 to"),
-        ({"peers": "1:127.0.0.1:2702"}, "is no peer"),
+        ({"peers": "1:127.0.0.1:2702"}, "is not a peer"),
         ({"peers": "2=127.0.0.1"}, "needs a port"),
-        ({"peers": "1=10.0.0.2:2702,2=127.0.0.1:2702"}, "10.0.0.2 can be reached from elsewhere"),
+        (
+            {"peers": "1=10.0.0.2:2702,2=127.0.0.1:2702"},
+            "10.0.0.2 is reachable from other machines",
+        ),
         ({"settings": replace(ALONE, generation=2)}, "of generation 3"),
         ({"heartbeat_ms": 5}, "--heartbeat is 10 ms or more"),
         ({"heartbeat_ms": 400}, "3 heartbeats or more, here 1200"),
         ({"election_ms": 700_000}, "to 600000 ms"),
-        ({"settings": replace(ALONE, port=0)}, "say --advertise HOST:PORT"),
-        ({"settings": replace(ALONE, host="0.0.0.0", is_open=True)}, "say --advertise HOST:PORT"),
+        ({"settings": replace(ALONE, port=0)}, "add --advertise HOST:PORT"),
+        ({"settings": replace(ALONE, host="0.0.0.0", is_open=True)}, "add --advertise HOST:PORT"),
         ({"advertise": "a,b"}, "--advertise takes one address"),
     ],
 )
@@ -337,15 +340,18 @@ def test_peers_of_ipv6_have_brackets() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("datas = 'x'", "'datas' is no flag"),
-        ("config = 'x'", "'config' is no flag"),
+        ("datas = 'x'", "'datas' is not a flag"),
+        ("config = 'x'", "'config' is not a flag"),
         ("data = [1]", "data is a value, or a table of texts"),
         ("data = {a = 1}", "data is a value, or a table of texts"),
-        ("data", "is no TOML"),
-        ("a = " + "[" * 5000, "is no TOML"),
+        ("data", "is not valid TOML"),
+        ("a = " + "[" * 5000, "is not valid TOML"),
         ("data = 'node'\nmax-queues = 'many'", "--max-queues"),
-        ("data = 'node'\nnode = 4\n[peers]\n1 = '127.0.0.1:2702'", "names 1 and not node 4"),
-        ("data = 'node'\nnode = 1\npeers = '1=127.0.0.1:1,1=127.0.0.1:2'", "node 1 stands twice"),
+        ("data = 'node'\nnode = 4\n[peers]\n1 = '127.0.0.1:2702'", "names 1 but not node 4"),
+        (
+            "data = 'node'\nnode = 1\npeers = '1=127.0.0.1:1,1=127.0.0.1:2'",
+            "node 1 is listed twice",
+        ),
         ("listen = '127.0.0.1:1'", "--data"),
     ],
 )
@@ -361,7 +367,7 @@ def test_a_file_with_flags_that_mean_nothing_is_wrong_usage(
 def test_a_file_of_flags_that_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
     assert "No such file" in usage("serve", "--config", tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff")
-    assert "is no TOML" in usage("serve", "--config", tmp_path / "bytes")
+    assert "is not valid TOML" in usage("serve", "--config", tmp_path / "bytes")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**30)
     assert "more than 1048576 bytes" in usage("serve", "--config", tmp_path / "large")

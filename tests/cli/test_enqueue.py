@@ -129,10 +129,10 @@ def test_a_full_queue_exits_1_and_says_how_many_were_taken(node: NodeProcess) ->
     assert outcome.code == 1
     assert outcome.rows[0]["count"] == row["count"] <= 2500
     taken, why = outcome.words
-    assert taken.startswith(f"penstock: {row['count']} tasks were taken; number ")
-    assert why == "penstock: queue 'narrow' is full; try again when tasks have been taken out"
+    assert taken.startswith(f"penstock: {row['count']} tasks were enqueued; task ")
+    assert why == "penstock: queue 'narrow' is full; retry when tasks have been consumed"
     held = payloads(penstock("dequeue", "narrow", "--all"))
-    number = int(taken.split("number ")[1].split()[0])
+    number = int(taken.split("; task ")[1].split()[0])
     assert held[: number - 1] == [b"%d" % each for each in range(number - 1)]
 
 

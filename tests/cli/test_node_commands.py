@@ -43,7 +43,7 @@ def test_a_queue_is_created_as_the_flags_say(node: NodeProcess) -> None:
     for words in (["too long a payload"], ["x", "--key", "10"]):
         refused = penstock("enqueue", "picky", *words)
         assert (refused.code, refused.out, len(refused.words)) == (1, "", 2)
-        assert "0 tasks were taken" in refused.words[0]
+        assert "0 tasks were enqueued" in refused.words[0]
         assert "penstock queue stat NAME" in refused.words[1]
     in_use = penstock("queue", "delete", "failed")
     assert (in_use.code, in_use.out, len(in_use.words)) == (1, "", 1)

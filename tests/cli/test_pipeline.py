@@ -36,7 +36,7 @@ def penstock(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["tasks", "--in", "node", "--at", "9"], 1, "beyond the log, which ends at entry 8"),
         (["snapshot", "--in", "node", "--at", "9", "--out", "out"], 1, "ends at entry 8"),
         (["audit", "node", "nowhere"], 2, "nowhere"),
-        (["migrate", "--from", "node", "--to", "127.0.0.1:1"], 1, "nobody answers at 127.0.0.1:1"),
+        (["migrate", "--from", "node", "--to", "127.0.0.1:1"], 1, "no node answers at 127.0.0.1:1"),
         (["migrate", "--from", "node", "--to", "no/such/place:1"], 1, "neither HOST:PORT nor"),
     ],
 )
@@ -98,7 +98,7 @@ def test_time_travel_prints_what_a_replay_prints(tmp_path: Path) -> None:
         (
             "nobody",
             1,
-            ["penstock: there is no queue 'nobody'; without --queue you see all of them"],
+            ["penstock: there is no queue 'nobody'; omit --queue to see all queues"],
         ),
         ("empty", 0, []),
     ],

@@ -156,8 +156,8 @@ def test_flags_of_rabbitmq_mean_nothing_to_a_conversion_of_other_files(
 
 def test_what_cannot_be_converted_is_refused_in_one_line(made: Directory, tmp_path: Path) -> None:
     to = ["--to", "taskflux-3", "--out"]
-    assert "lies in" in refused("convert", made.path, *to, made.path / "out")
-    assert "is there already" in refused("convert", made.path, *to, tmp_path)
+    assert "is inside" in refused("convert", made.path, *to, made.path / "out")
+    assert "exists already" in refused("convert", made.path, *to, tmp_path)
     assert "no such queue" in refused("convert", made.path, *to, tmp_path / "o", "--queue", "x")
     words = refused("convert", made.path, "--to", "taskflux-1", "--out", tmp_path / "o")
     assert "taskflux-2 or taskflux-3" in words
@@ -185,8 +185,8 @@ def test_repair_of_one_file_says_how_many_records_it_took(made: Directory, tmp_p
     assert (outcome.code, outcome.out) == (0, "")
     assert "2 records taken along; 0 places left behind" in outcome.err
     assert (tmp_path / "out" / "3.rdq").read_bytes() == path.read_bytes()
-    assert "lies in" in refused("repair", made.path, "--out", made.path / "new")
-    assert "is there already" in refused("repair", made.path, "--out", tmp_path)
+    assert "is inside" in refused("repair", made.path, "--out", made.path / "new")
+    assert "exists already" in refused("repair", made.path, "--out", tmp_path)
 
 
 # --- enqueue --from ------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_messages_expire_as_of_the_last_write_and_other_choices_are_refused(
             assert (outcome.code, outcome.rows[0]["count"]) == (0, 2)
             assert "2001-09-09T01:46:40" in outcome.err
         for flag in (["--include-expired"], ["--include-transient"], ["--as-of", "2001-09-10"]):
-            assert "was given other messages by an earlier run" in refused(*words, *flag)
+            assert "an earlier run sent other messages" in refused(*words, *flag)
         assert drained(node, ["orders"]) == {"orders": [(0, b"never"), (0, b"after")]}
 
 
@@ -416,7 +416,7 @@ def test_a_queue_that_is_full_stops_an_import_and_the_next_run_ends_it(tmp_path:
         with node.client() as client:
             client.create_queue("orders", size_max=6)
         words: Words = ["enqueue", "--from", tmp_path / "broker", "--node", node.address]
-        assert "is full; try again" in refused(*words)
+        assert "is full; retry" in refused(*words)
         first = drained(node, ["orders"])["orders"]
         assert penstock(*words).code == 0
         assert first + drained(node, ["orders"])["orders"] == expected["orders"]
@@ -467,4 +467,4 @@ def test_what_cannot_be_sent_is_refused_before_a_node_is_asked(
     assert "no such queue" in refused("enqueue", "--from", made.path, *nobody, "--vhost", "x")
     assert penstock("enqueue", "--from", tmp_path / "gone", *nobody).code == 2
     words = refused("enqueue", "--from", made.path, *nobody)
-    assert "nobody answers" in words
+    assert "no node answers" in words

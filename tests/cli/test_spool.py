@@ -218,7 +218,7 @@ def test_a_drain_waits_for_a_queue_that_is_missing_and_says_so_once(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as drain:
         assert drain.stderr is not None
         said = drain.stderr.readline()
-        assert b"nothing is sent for now, and tried again: there is no queue" in said
+        assert b"cannot send now, retrying: there is no queue" in said
         with node.client() as client:
             client.create_queue("comes-later")
         out, err = drain.communicate(timeout=60)
@@ -265,7 +265,7 @@ def test_a_full_spool_is_said_and_what_went_in_is_counted(spool: Path) -> None:
         (["put", "d", "--queue", "no name", "x"], "holds ' '"),
         (["put", "d", "--queue", "q", "--max-size", "5", "x"], "a segment holds 4096 to"),
         (["put", "d", "--queue", "q", "--when-full", "never", "x"], "when_full is one of block"),
-        (["put", "d", "--queue", "q", "--encrypt", "x"], "to encrypt, give a key"),
+        (["put", "d", "--queue", "q", "--encrypt", "x"], "encryption needs a key"),
         (["put", "d", "--queue", "q", "--delay", "-1", "x"], "delay of -1.0 s is not within"),
         (["drain", "d", "--to", "http://x/"], "is a URL"),
         (["drain", "nowhere", "--to", "localhost"], "no such directory"),
@@ -295,7 +295,7 @@ def test_a_node_that_stays_away_ends_a_drain_in_the_end(
         address = f"127.0.0.1:{free.getsockname()[1]}"
     outcome = penstock("spool", "drain", spool, "--to", address)
     assert (outcome.code, outcome.rows[0]["sent"]) == (1, 0)
-    assert "nobody answers at" in outcome.err
+    assert "no node answers at" in outcome.err
     assert stat(spool)["waiting"] == 1
     size = (spool / "0.seg").stat().st_size
     assert stat(spool)["sending"] == {"segment": 0, "offset": size, "index": 1}

@@ -60,7 +60,7 @@ def test_a_leader_that_was_replaced_answers_nothing_from_memory() -> None:
     new = rig.elect()
     taken = rig.dequeue(new).last
     rig.ask(new, lambda broker, asker: broker.ack(asker, 3, v2.Ack((taken.token,))))
-    # The old one still believes that it leads, and that the task is there; it has to ask first, and nobody answers.
+    # The old one still believes that it leads, and that the task is there; it has to ask first, and no node answers.
     if rig.nodes[old].replica.is_leading:
         asker = rig.dequeue(old)
         assert asker.answers == []

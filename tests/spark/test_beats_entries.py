@@ -342,7 +342,7 @@ def test_a_segment_that_goes_away_is_told_and_no_damage(tmp_path: Path) -> None:
 
 def test_what_a_spool_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     root = spool(tmp_path / "spool", {0: sealed(payloads(2))}, stored(0, 12, 0))
-    with pytest.raises(InvalidValue, match="no state before; leave option at away"):
+    with pytest.raises(InvalidValue, match="no state before; omit option at"):
         read_rows(root, table="tasks", at="3")
     with pytest.raises(InvalidValue, match="option vhosts is for files of RabbitMQ"):
         read_rows(root, vhosts="/")

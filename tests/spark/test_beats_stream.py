@@ -304,7 +304,7 @@ def test_what_no_stream_of_a_spool_has_is_refused(tmp_path: Path, stream: Any) -
     for options, words in (
         ({"table": "changes"}, "only state.dat tells"),
         ({"table": "tasks"}, "is a state, not a stream"),
-        ({"startingIndex": "3"}, "leave startingIndex away"),
+        ({"startingIndex": "3"}, "omit option startingIndex"),
         ({"vhosts": "/"}, "is for files of RabbitMQ"),
     ):
         with pytest.raises(InvalidValue, match=words):

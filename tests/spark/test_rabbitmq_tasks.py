@@ -186,7 +186,7 @@ def test_two_directories_that_are_one_queue_are_refused(tmp_path: Path) -> None:
 def test_there_is_no_earlier_state(tmp_path: Path) -> None:
     made = Directory(tmp_path / "node")
     made.journal(made.queue(b"a"), journaled(0, publish(0)))
-    with pytest.raises(InvalidValue, match="no state before; leave option at away"):
+    with pytest.raises(InvalidValue, match="no state before; omit option at"):
         tasks(made.path, at="4")
 
 

@@ -213,7 +213,7 @@ def test_a_node_that_does_not_answer_fails_before_any_job(spark: SparkSession, l
     before = jobs(spark)
     with pytest.raises(PySparkException) as caught:
         load(None, node="127.0.0.1:1").count()
-    assert "nobody answers at 127.0.0.1:1" in last_line(caught.value)
+    assert "no node answers at 127.0.0.1:1" in last_line(caught.value)
     assert jobs(spark) == before
 
 

@@ -101,7 +101,7 @@ def test_the_client_is_there_without_a_node_and_its_tasks_arrive_when_there_is_o
     with penstock.connect(nobody, spool=tmp_path / "spool", retry=0) as client:
         client.enqueue("", b"a")
         assert not client.flush(0.0)
-        with pytest.raises(ConnectionFailed, match="nobody answers"):
+        with pytest.raises(ConnectionFailed, match="no node answers"):
             client.stat("")
         with NodeProcess(tmp_path / "node", listen=nobody) as node:
             node.wait_listening()
@@ -110,7 +110,7 @@ def test_the_client_is_there_without_a_node_and_its_tasks_arrive_when_there_is_o
             assert payloads_in(node, "") == [b"a", b"b"]
             assert client.stat("").count == 2
     first, second = (r.message for r in caplog.records if r.name == "penstock.spool")
-    assert first.startswith("nothing is sent for now, and tried again: nobody answers at")
+    assert first.startswith("cannot send now, retrying: no node answers at")
     assert second == "tasks are sent again"
 
 

@@ -222,7 +222,7 @@ def test_files_that_were_numbered_anew_are_not_taken_for_known_ones(world: World
 
 def test_a_node_that_is_away_is_no_reason_to_end(world: World) -> None:
     def nobody() -> Client:
-        raise Unreachable("nobody answers")
+        raise Unreachable("no node answers")
 
     with world.open() as spool:
         publish(spool, [("mail", 0, b"a")])

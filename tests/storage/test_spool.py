@@ -157,7 +157,7 @@ def test_one_write_and_one_sync_are_all_that_a_batch_costs() -> None:
         ({"write_ahead": 0}, "write_ahead is at least 1"),
         ({"ack_window": -1}, "ack_window at least 0"),
         ({"key": b"short"}, "a key has 16 bytes, not 5"),
-        ({"key": None, "options": Options.ENCRYPTED}, "to encrypt, give a key"),
+        ({"key": None, "options": Options.ENCRYPTED}, "encryption needs a key"),
     ],
 )
 def test_settings_that_no_spool_can_keep_are_refused(

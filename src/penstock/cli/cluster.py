@@ -68,7 +68,9 @@ def status(
         for row in rows:
             emit(row)
     if info.leader is None:
-        say(f"node {info.node} knows of no leader; look again, and whether a majority is running")
+        say(
+            f"node {info.node} knows no leader; check that a majority of the nodes is running, then retry"
+        )
         raise typer.Exit(Exit.DAMAGE)
 
 
@@ -149,7 +151,7 @@ def transfer(
         before = client.cluster()
         if before.leader != number:
             if _found(before, number).standing != "voter":
-                raise RequestRefused(f"node {number} is a learner, and only voters lead")
+                raise RequestRefused(f"node {number} is a learner, and only a voter can lead")
             _change(client, lambda: client.transfer(number), lambda info: info.leader == number)
         info = _wait_leading(client, number)
     emit({"leader": number, "before": before.leader, "term": info.term})
@@ -170,7 +172,7 @@ def _found(info: ClusterInfo, node: int) -> ClusterMember:
     """Return a member of the group. Raises ``RequestRefused``."""
     found = _member(info, node)
     if found is None:
-        raise RequestRefused(f"node {node} is no member; see: penstock cluster status")
+        raise RequestRefused(f"node {node} is not a member; see: penstock cluster status")
     return found
 
 
@@ -179,7 +181,7 @@ def _refuse_taken(info: ClusterInfo, node: int, address: str) -> None:
     for each in info.members:
         if each.address == address and each.node != node:
             raise RequestRefused(
-                f"node {each.node} is at {address}; give node {node} another address, or remove that one first"
+                f"node {each.node} has the address {address}; give node {node} another one, or remove node {each.node} first"
             )
 
 
@@ -258,7 +260,7 @@ def _progress(found: ClusterMember) -> str:
         return f"node {found.node} is being sent a snapshot"
     if found.pace == "replicate":
         return f"node {found.node} is {found.lag} entries behind"
-    return f"node {found.node} has not been heard yet; was it started with --join?"
+    return f"node {found.node} has not answered yet; was it started with --join?"
 
 
 def _wait_leading(client: Client, node: int) -> ClusterInfo:

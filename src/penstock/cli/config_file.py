@@ -25,7 +25,9 @@ def take_flags(context: typer.Context, path: Path | None) -> Path | None:
     found: dict[str, Any] = {}
     for name, value in _read(path).items():
         if name not in flags:
-            raise typer.BadParameter(f"{path}: {name!r} is no flag; there are {', '.join(flags)}")
+            raise typer.BadParameter(
+                f"{path}: {name!r} is not a flag; the flags are {', '.join(flags)}"
+            )
         found[str(flags[name])] = _plain(path, name, value)
     context.default_map = found
     return path
@@ -42,7 +44,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # not UTF-8, or not TOML
-        raise typer.BadParameter(f"{path} is no TOML: {error}") from None
+        raise typer.BadParameter(f"{path} is not valid TOML: {error}") from None
 
 
 def _plain(path: Path, name: str, value: object) -> str | bool:

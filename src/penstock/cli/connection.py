@@ -49,11 +49,11 @@ NameArgument = Annotated[
 
 _ADVICE: Final[dict[type[RequestRefused], str]] = {
     QueueMissing: "create it with: penstock queue create NAME, or see: penstock queue list",
-    QueueExists: "--exist-ok takes it as it is",
+    QueueExists: "pass --exist-ok to use it as it is",
     KeyOutOfRange: "see: penstock queue stat NAME",
     PayloadTooLarge: "see: penstock queue stat NAME, and: penstock node",
     LeaseLost: "ask for a longer --lease",
-    NotLeader: "name all nodes of the group, with commas; see: penstock cluster status",
+    NotLeader: "name all nodes of the cluster, separated by commas; see: penstock cluster status",
 }
 """What to do next, where the client's own advice is about Python."""
 

@@ -60,11 +60,13 @@ def dequeue(
       penstock dequeue orders --all | penstock enqueue archive --json
     """
     if everything and count is not None:
-        raise typer.BadParameter("--all and --count exclude each other")
+        raise typer.BadParameter("give --all or --count, not both")
     if everything and not ack:
-        raise typer.BadParameter("--all with --no-ack would not end: the tasks come back")
+        raise typer.BadParameter(
+            "--all with --no-ack would never end: the tasks return to the queue"
+        )
     if lines and not raw:
-        raise typer.BadParameter("--lines goes with --raw; JSON has its lines anyway")
+        raise typer.BadParameter("--lines needs --raw; JSON output has one line per task")
     limit = None if everything else count or 1
     taken = 0
     with connected(node) as client:

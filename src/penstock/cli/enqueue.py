@@ -147,13 +147,14 @@ def enqueue(
         others = [queue, payloads, file, lines, json, key, delay, ttl, ids]
         if any(other is not None and other is not False for other in others):
             raise typer.BadParameter(
-                "the tasks come from there: give no others", param_hint="--from"
+                "tasks come from PATH; omit QUEUE, payloads and the flags of tasks",
+                param_hint="--from",
             )
         _send_files(source, asked, keys, producer=producer, node=node)
         return
     if (asked, keys) != (Asked(), Keys()):
         raise typer.BadParameter(
-            "these flags are for messages in files: name those with --from PATH"
+            "these flags apply to messages in files; name the files with --from PATH"
         )
     feed, reading = _feed(queue, payloads or [], file or [], lines=lines, rows=json, key=key)
     tally = Tally(with_ids=ids)
@@ -204,7 +205,9 @@ def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> No
                 totals.setdefault(queue, Counter()).update(count=count)
             totals[sending.queue].update(left_fields(sending.left))
     except ConnectionFailed:
-        say("run the same command again: it goes on where this one ended, and takes nothing twice")
+        say(
+            "run the same command again: it continues where this run ended and enqueues nothing twice"
+        )
         raise
 
 
@@ -230,8 +233,8 @@ def _send_numbered(client: Client, sending: Sending, requests: Iterator[Enqueue]
             client.enqueue_numbered(requests)
     except InvalidValue:
         raise RequestRefused(
-            f"{sending.whose} was given other messages by an earlier run: the files have changed, others are"
-            " left out, or the queue was deleted since; repeat it as it was, or begin anew by --producer NAME"
+            f"an earlier run sent other messages of {sending.whose}: the files, the selection or the queue have changed"
+            " since; repeat the command as it was, or start a new import with --producer NAME"
         ) from None
 
 
@@ -246,7 +249,7 @@ def _feed(
 ) -> tuple[Feed, Reading | None]:
     """Return the tasks that the arguments ask for. Raises ``typer.BadParameter`` and ``PathMissing``."""
     if lines and rows:
-        raise typer.BadParameter("--lines and --json exclude each other")
+        raise typer.BadParameter("give --lines or --json, not both")
     shape = Shape.LINES if lines else Shape.ROWS if rows else Shape.WHOLE
     if files:
         paths = [*files, *map(Path, payloads)]  # so that `--file *.txt` means what it says
@@ -308,11 +311,11 @@ class Tally:
             self.count += 1
 
     def words(self, *, is_broken: bool) -> str:
-        taken = f"{self.count} tasks were taken"
+        taken = f"{self.count} tasks were enqueued"
         if is_broken:
-            return f"{taken}; what became of those behind them is unknown"
+            return f"{taken}; the outcome of the tasks after them is unknown"
         number = self._first_refused or self._answered + 1
-        return f"{taken}; number {number} of the input is the first that was not"
+        return f"{taken}; task {number} of the input is the first that was refused"
 
     def report(self) -> None:
         """Print a row for each queue that took something."""

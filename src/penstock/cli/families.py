@@ -127,7 +127,7 @@ class Asked:
             is_asked = value is not None and value is not False
             if is_asked and one.name not in known:
                 raise typer.BadParameter(
-                    f"the files are {whose}, which have no such thing; leave the flag out",
+                    f"the files are {whose}, to which this flag does not apply; omit it",
                     param_hint="--" + one.name.replace("_", "-"),
                 )
 
@@ -188,7 +188,7 @@ class Keys:
         for value, name in ((self.key_file, "--key-file"), (self.password_file, "--password-file")):
             if value is not None:
                 raise typer.BadParameter(
-                    f"the files are {whose}, which are never encrypted; leave the flag out",
+                    f"the files are {whose}, which are never encrypted; omit the flag",
                     param_hint=name,
                 )
 
@@ -288,8 +288,8 @@ class TaskFluxFiles:
     def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
         del asked, producer, progress
         raise PathRefused(
-            f"{self.target.path}: files of TaskFlux are not taken by --from; 'penstock tasks PATH | penstock enqueue"
-            " --json' puts their tasks in, and 'penstock pipeline migrate' does so in a way that can be repeated"
+            f"{self.target.path}: --from does not read files of TaskFlux; use 'penstock tasks PATH | penstock enqueue --json',"
+            " or 'penstock pipeline migrate', which can be repeated"
         )
 
 
@@ -470,7 +470,7 @@ def queue_asked(asked: Asked) -> QueueName | None:
 
 def queue_missing(name: str) -> QueueMissing:
     """Return the refusal of a queue that the files do not have."""
-    return QueueMissing(f"there is no queue {name!r}; without --queue you see all of them")
+    return QueueMissing(f"there is no queue {name!r}; omit --queue to see all queues")
 
 
 def left_fields(left: Left | SpoolLeft) -> Row:
@@ -493,7 +493,7 @@ def _time_us(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time; write it like 2026-01-31T12:00:00", param_hint="--as-of"
+            f"{text!r} is not a time; write it like 2026-01-31T12:00:00", param_hint="--as-of"
         ) from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)

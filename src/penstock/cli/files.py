@@ -243,7 +243,7 @@ def convert(
     """
     if to not in FORMATS:
         raise typer.BadParameter(
-            f"{to!r} is no format; choose one of {', '.join(FORMATS)}", param_hint="--to"
+            f"{to!r} is not a format; choose one of {', '.join(FORMATS)}", param_hint="--to"
         )
     asked = Asked(
         uncommitted=uncommitted,

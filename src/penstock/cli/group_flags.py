@@ -46,20 +46,18 @@ def in_group(
         }
         for flag, is_given in given.items():
             if is_given:
-                raise InvalidValue(
-                    f"{flag} goes with --peers, such as --peers 1=HOST:PORT,2=HOST:PORT"
-                )
+                raise InvalidValue(f"{flag} needs --peers, such as --peers 1=HOST:PORT,2=HOST:PORT")
         return settings
     if node is None:
-        raise InvalidValue("--peers goes with --node: which of them this one is")
+        raise InvalidValue("--peers needs --node, the number of this node")
     parse_node(str(node))
     places = parse_peers(peers)
     if node not in places:
         raise InvalidValue(
-            f"--peers names {_listed(places)} and not node {node}, which this one is to be"
+            f"--peers names {_listed(places)} but not node {node}, which is this node; add its address"
         )
     if settings.generation != 3:
-        raise InvalidValue("a group's files are of generation 3; --generation 2 is for a lone node")
+        raise InvalidValue("a cluster needs files of generation 3; omit --generation")
     for place in places.values():
         replace(settings, host=place.host).refuse_reachable()
     tick_ms, election_ticks, heartbeat_ticks = _ticks(election_ms, heartbeat_ms)
@@ -82,7 +80,7 @@ def parse_peers(text: str) -> dict[int, Address]:
     for part in text.split(","):
         node, place = parse_peer(part)
         if node in places:
-            raise InvalidValue(f"node {node} stands twice among the peers")
+            raise InvalidValue(f"node {node} is listed twice in --peers")
         if place in places.values():
             raise InvalidValue(f"two peers have the address {place}")
         places[node] = place
@@ -93,7 +91,7 @@ def parse_peer(text: str) -> tuple[int, Address]:
     """Return a node's number and place, from ``4=HOST:PORT``. Raises ``InvalidValue``."""
     number, equals, place = text.strip().partition("=")
     if not equals:
-        raise InvalidValue(f"{text.strip()!r} is no peer; write NUMBER=HOST:PORT")
+        raise InvalidValue(f"{text.strip()!r} is not a peer; write NUMBER=HOST:PORT")
     addresses = parse_addresses(place)
     if len(addresses) != 1:
         raise InvalidValue(f"{text.strip()!r} has more than one address; write NUMBER=HOST:PORT")
@@ -137,8 +135,8 @@ def _client_address(settings: Settings, advertise: str | None) -> str:
         return str(addresses[0])
     if settings.host in _ANY or settings.port == 0:
         raise InvalidValue(
-            "clients of other nodes must be told where this one is: give --listen one host and a port,"
-            " or say --advertise HOST:PORT"
+            "other nodes must be able to send clients to this node: give --listen a host and a port,"
+            " or add --advertise HOST:PORT"
         )
     return str(Address(host=settings.host, port=settings.port))
 

@@ -70,7 +70,7 @@ def stat(
       penstock stat --watch --interval 0.1 --for 0.3
     """
     if seconds is not None and not watch:
-        raise typer.BadParameter("--for goes with --watch")
+        raise typer.BadParameter("--for needs --watch")
     if not watch:
         with connected(node) as client:
             for each in chosen(client, queues or []):

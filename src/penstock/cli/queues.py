@@ -121,7 +121,7 @@ def _key_range(text: str) -> tuple[int, int]:
         return int(low), int(high)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no range of keys; write LOW:HIGH, such as 0:9", param_hint="--keys"
+            f"{text!r} is not a range of keys; write LOW:HIGH, such as 0:9", param_hint="--keys"
         ) from None
 
 

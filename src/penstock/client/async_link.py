@@ -81,7 +81,9 @@ class AsyncLink(asyncio.Protocol):
             self.fail(Unreachable("no greeting from the node in time"))
             raise Unreachable("no greeting from the node in time") from None
         except ConnectionLost as error:
-            raise Unreachable(f"no greeting from the node: {error}") from error
+            raise Unreachable(
+                f"no greeting from the node: {error}; check that this is its client port"
+            ) from error
         finally:
             if not self._core.greeted:  # cancelled, too
                 self.fail(Unreachable("no greeting from the node"))

@@ -171,7 +171,7 @@ class Connection:
         while data and not self.greeted:
             if data[0] not in b"abe":
                 raise ProtocolBroken(
-                    f"the other side greets with byte {data[0]:02X}: it is no Penstock node; check the port"
+                    f"the server begins with byte {data[0]:02X}, which no Penstock node sends; check the port"
                 )
             packet = version1.decode_response(data)
             if packet is None:

@@ -50,7 +50,7 @@ def failure(failed: Failed, request: Request) -> PenstockError:
             return _queue_missing(request)
         case Failure.QUEUE_EXISTS:
             return QueueExists(
-                f"there is a queue {queue!r} already; pass exist_ok=True to take it as it is"
+                f"queue {queue!r} exists already; pass exist_ok=True to use it as it is"
             )
         case Failure.QUEUE_IN_USE:
             return QueueInUse(text)
@@ -127,7 +127,7 @@ def refusal(answer: Enqueued, request: Enqueue) -> PolicyViolated | None:
 def _refusal(outcome: int, queue: str) -> PolicyViolated:
     match outcome:
         case Outcome.QUEUE_FULL:
-            return QueueFull(f"queue {queue!r} is full; try again when tasks have been taken out")
+            return QueueFull(f"queue {queue!r} is full; retry when tasks have been consumed")
         case Outcome.KEY_OUT_OF_RANGE:
             return KeyOutOfRange(
                 f"a key is outside the range of queue {queue!r}; see stat({queue!r}).policy.keys"
@@ -145,7 +145,7 @@ def lease_lost(lost: Sequence[Delivery]) -> LeaseLost:
     """Return the exception for leases that had ended; ``error.deliveries`` are those."""
     which = ", ".join(str(each.id) for each in lost[:5]) + (", …" if len(lost) > 5 else "")
     error = LeaseLost(
-        f"the lease of task {which} had ended: it is back in its queue or with somebody else;"
+        f"the lease of task {which} had ended: it is back in its queue or with another consumer;"
         " ask for a longer lease, or extend() it while you work"
     )
     return carry(error, deliveries=tuple(lost))

@@ -84,7 +84,9 @@ class Link:
                 self._core.receive(data)
         except OSError as error:
             self._transport.close()
-            raise Unreachable(f"no greeting from the node: {lost(error)}") from error
+            raise Unreachable(
+                f"no greeting from the node: {lost(error)}; check that this is its client port"
+            ) from error
         except ConnectionFailed:
             self._transport.close()
             raise

@@ -176,7 +176,7 @@ class Dialer:
 def unreachable(reasons: list[str]) -> Unreachable:
     """Return the error for a round of addresses none of which answered."""
     return Unreachable(
-        f"nobody answers at {', '.join(reasons)}; is the node running? Start one with `penstock serve`"
+        f"no node answers at {', '.join(reasons)}; is the node running? Start one with `penstock serve`"
     )
 
 

@@ -82,7 +82,7 @@ class Broker(Deliveries):
 
     def enqueue(self, caller: Caller, number: int, request: v2.Enqueue) -> None:
         if self.replica.is_short_of_room:
-            text = "the node's disk is nearly full; take tasks out, or make room (--min-free)"
+            text = "the node's disk is nearly full; consume tasks or free disk space (--min-free)"
             caller.answer(number, v2.Failed(Failure.LIMIT, text))
             return
         queue = self._find(request.queue)
@@ -223,7 +223,7 @@ class Broker(Deliveries):
         if doomed is not None or name in self._creating:
             return v2.Failed(Failure.QUEUE_EXISTS, f"queue {name!r} exists")
         if len(state.by_name) + len(self._creating) >= self.limits.queues_max:
-            text = f"the node has {self.limits.queues_max} queues, as many as it may (--max-queues)"
+            text = f"the node has {self.limits.queues_max} queues, its limit; delete a queue or raise --max-queues"
             return v2.Failed(Failure.LIMIT, text)
         if request.policy.implementation is Implementation.PAGED:
             refusal = state.paging_refusal()
@@ -232,7 +232,7 @@ class Broker(Deliveries):
                 return v2.Failed(Failure.CHANGE_REFUSED, text)
         if request.dead_letter is None:
             if request.attempts_max is not None:
-                text = "a limit of attempts needs a dead-letter queue to put the task in after the last"
+                text = "a limit of attempts needs a dead-letter queue; name one (--dead-letter)"
                 return v2.Failed(Failure.INVALID, text)
         elif request.dead_letter == name:
             text = "a queue cannot be its own dead-letter queue; name another queue"
@@ -261,7 +261,7 @@ class Broker(Deliveries):
             return
         user = self._user_of(queue.name)
         if user is not None:
-            text = f"queue {user!r} puts its dead letters here; delete that one first"
+            text = f"queue {user!r} sends its dead letters to this queue; delete {user!r} first"
             self._answer(caller, number, v2.Failed(Failure.QUEUE_IN_USE, text))
             return
         operation = operations.Delete(self, queue, caller, number)

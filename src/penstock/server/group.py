@@ -55,7 +55,8 @@ class Group:
         """Recover up to what was known to be committed. Raises ``InvalidValue`` for files of an older generation."""
         if directory.layout.generation is not Generation.THREE:
             raise InvalidValue(
-                "nodes of a group keep generation 3; convert first: penstock convert PATH --to taskflux-3 --out DIR"
+                "a member of a cluster needs files of generation 3; convert the directory first:"
+                " penstock convert PATH --to taskflux-3 --out DIR"
             )
         log = directory.log
         assert isinstance(log, SegmentedLog)

@@ -55,8 +55,8 @@ def refuse_member(files: Files, home: Path) -> None:
     """Raise ``InvalidValue`` if a directory belongs to a node of a group: alone it would go its own way."""
     if files.exists(home / FILE_NAME):
         raise InvalidValue(
-            f"{home} belongs to a node of a group; start it with --node and --peers, or take {FILE_NAME} away"
-            " if it is to be alone for good"
+            f"{home} belongs to a member of a cluster; start it with --node and --peers, or remove {FILE_NAME}"
+            " to run it alone for good"
         )
 
 
@@ -102,7 +102,7 @@ class Membership:
         value = _decode(data, self._path)
         if value["node"] != self._settings.node:
             raise InvalidValue(
-                f"{self._path} is of node {value['node']}, not {self._settings.node}; give each node its own --data"
+                f"{self._path} belongs to node {value['node']}, not {self._settings.node}; give each node its own --data"
             )
         self.incarnation = value["incarnation"]
         self._initial = value["initial"]
@@ -240,7 +240,7 @@ def _decode(data: bytes, path: Path) -> dict[str, Any]:
     body = data[9:-1]
     if data[:8] != b"%08x" % checksum(body) or data[-1:] != b"\n":
         raise CorruptData(
-            "the group's file is damaged; restore it, or begin in a new directory and let the node catch up",
+            "the cluster file is damaged; restore it, or start the node with an empty directory",
             path=str(path),
             offset=0,
             expected=f"checksum {checksum(body):08x}",

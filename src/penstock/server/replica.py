@@ -262,7 +262,7 @@ class Replica:
             return
         if isinstance(error, OSError):
             error = StorageFailed(
-                f"{self.directory.layout.home}: {error.strerror or error}. Stop, mend the disk, and start again"
+                f"{self.directory.layout.home}: {error.strerror or error}. Repair the disk, then start the node again"
             )
         if not isinstance(error, PenstockError):
             raise error

@@ -448,7 +448,7 @@ class Session2(SinglesCaller):
 
     def _change_group(self, number: int, request: v2.ChangeMembers | v2.Transfer) -> None:
         if self._group is None:
-            text = "this node is alone; nodes of a group are started with --peers"
+            text = "this node is not in a cluster; start the nodes of a cluster with --node and --peers"
             self.answer(number, v2.Failed(Failure.CHANGE_REFUSED, text))
             return
 

@@ -19,6 +19,20 @@ FRAME_SIZE_MIN: Final = 4096
 """Below this a limit of frames would refuse requests that hold no payload at all."""
 
 QUEUES_MAX: Final = 40_000
+"""More do not fit one answer to a stat."""
+
+_FLAGS: Final = {
+    "connections_max": "--max-connections",
+    "queues_max": "--max-queues",
+    "frame_size_max": "--max-frame",
+    "payload_size_max": "--max-payload",
+    "connection_bytes_max": "--max-connection-bytes",
+    "total_bytes_max": "--max-total-bytes",
+    "free_bytes_min": "--min-free",
+    "idle_seconds": "--idle-timeout",
+    "stall_seconds": "--stall-timeout",
+}
+"""The flag that sets each limit, as messages name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +56,13 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not 0 < getattr(self, name) < math.inf:  # which is not true of "nan" either
-                raise InvalidValue(f"{name.replace('_', ' ')} must be a number above 0")
+                raise InvalidValue(f"{_FLAGS[name]} must be a number above 0")
         if not FRAME_SIZE_MIN <= self.frame_size_max <= FRAME_SIZE_MAX:
-            raise InvalidValue(f"a frame has {FRAME_SIZE_MIN} to {FRAME_SIZE_MAX} bytes at most")
+            raise InvalidValue(f"--max-frame is {FRAME_SIZE_MIN} to {FRAME_SIZE_MAX} bytes")
         if self.queues_max > QUEUES_MAX:
-            raise InvalidValue(f"more than {QUEUES_MAX} queues do not fit one answer to a stat")
+            raise InvalidValue(f"--max-queues is at most {QUEUES_MAX}")
         if self.payload_size_max > PAYLOAD_SIZE_MAX:
-            raise InvalidValue(
-                f"payloads end at {PAYLOAD_SIZE_MAX} bytes; recovery believes no larger ones"
-            )
+            raise InvalidValue(f"--max-payload is at most {PAYLOAD_SIZE_MAX} bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +117,8 @@ class Settings:
         for host in (self.host, self.metrics_host):
             if not self.is_open and not _is_loopback(host):
                 raise InvalidValue(
-                    f"{host} can be reached from elsewhere, and whoever reaches it may do anything;"
-                    " listen on 127.0.0.1, or say --allow-remote if the network itself keeps others out"
+                    f"{host} is reachable from other machines, and a node has no access control;"
+                    " listen on 127.0.0.1, or add --allow-remote if the network keeps others out"
                 )
 
 

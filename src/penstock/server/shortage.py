@@ -60,7 +60,7 @@ class Shortage:
             self.is_on = True
             self._rest = REST_SECONDS
             self._say(
-                f"no {self._thing}: {error}; the log goes on, a {self._thing} comes when there is room"
+                f"no {self._thing}: {error}; the log keeps growing; the node retries when there is room"
             )
         self._until = self._now() + self._rest
         self._rest = min(2 * self._rest, REST_SECONDS_MAX)

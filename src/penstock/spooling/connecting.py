@@ -211,7 +211,7 @@ def _refuse_options(options: SpoolOptions) -> None:
     defaults = connect.__kwdefaults__ or {}
     for name, value in options.items():
         if value != defaults[name]:
-            raise InvalidValue(f"{name} needs a spool; name its directory: spool=…")
+            raise InvalidValue(f"{name} needs a spool; name its directory with spool=…")
 
 
 def _open_spool(

@@ -101,7 +101,7 @@ class Pump:
         kind = ConnectionFailed if isinstance(error, ConnectionFailed) else type(error)
         if self._told is not kind:
             self._told = kind
-            self._tell(f"nothing is sent for now, and tried again: {error}")
+            self._tell(f"cannot send now, retrying: {error}")
 
     def _tell_recovery(self) -> None:
         if self._told is not None:

@@ -216,8 +216,8 @@ class Poison:
 
     def _words(self, cause: OSError) -> str:
         return (
-            f"{self._what}: {cause.strerror or cause}. What reached the disk is unknown; stop, mend the"
-            " disk, and start again: recovery reads what is there"
+            f"{self._what}: {cause.strerror or cause}. What reached the disk is unknown; repair the"
+            " disk or free space on it, then start again: recovery reads what is there"
         )
 
 

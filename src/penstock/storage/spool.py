@@ -227,7 +227,7 @@ class Spool:
     def _full(self, size: int) -> SpoolFull:
         return SpoolFull(
             f"{self.path}: holds {self._size} of {self.settings.max_size} bytes and has no room for {size} more;"
-            " it is emptied by what reads it"
+            " drain it, or raise its maximum size"
         )
 
     def _write_together(self, batch: list[_Publication]) -> None:

@@ -65,7 +65,9 @@ class SpoolSettings:
         if self.key is not None and len(self.key) != KEY_SIZE:
             raise InvalidValue(f"a key has {KEY_SIZE} bytes, not {len(self.key)}")
         if self.options & Options.ENCRYPTED and self.key is None:
-            raise InvalidValue("to encrypt, give a key")
+            raise InvalidValue(
+                "encryption needs a key; give one by --key-file, --password-file or PENSTOCK_SPOOL_KEY"
+            )
 
     @property
     def size_of_segment(self) -> int:

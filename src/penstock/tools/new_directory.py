@@ -86,14 +86,14 @@ def _refuse_place(out: Path, source: Path | None) -> Path:
     place = Path(os.path.realpath(out))
     if source is not None and place.is_relative_to(os.path.realpath(source)):
         raise PathRefused(
-            f"{out}: lies in {source}, which is never changed; name a place elsewhere"
+            f"{out}: is inside {source}, which is never changed; name a directory outside it"
         )
     if place == Path.cwd():
         raise PathRefused(f"{out}: is the working directory; name a new directory")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PathRefused(f"{out}: is there already; name a new directory, or an empty one")
+        raise PathRefused(f"{out}: exists already; name a new or empty directory")
     if not place.parent.is_dir():
-        raise PathRefused(f"{place.parent}: no such directory; make it first")
+        raise PathRefused(f"{place.parent}: no such directory; create it first")
     return place
 
 

@@ -66,7 +66,7 @@ def test_what_waits_in_a_spool_is_a_moment_and_is_not_moved(
     assert found.tasks.count() == len(waiting(Path(root)))
     with pytest.raises(InvalidValue, match="penstock spool drain"):
         to_node(found, "localhost:1", lambda _: None)
-    with pytest.raises(InvalidValue, match=r"has no log, .* leave --at away"):
+    with pytest.raises(InvalidValue, match=r"has no log, .* omit --at"):
         moment(spark, root, 4)
     with pytest.raises(InvalidValue, match="--vhost is for files of RabbitMQ"):
         moment(spark, root, asked=AskedOfBroker(vhost="/"))

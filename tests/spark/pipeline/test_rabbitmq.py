@@ -164,7 +164,7 @@ def test_a_directory_that_a_node_serves_is_written(spark: SparkSession, tmp_path
 
 def test_what_only_a_log_has_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     root = str(broker(tmp_path / "rabbit"))
-    with pytest.raises(InvalidValue, match=r"RabbitMQ, node has no log, .* leave --at away"):
+    with pytest.raises(InvalidValue, match=r"RabbitMQ, node has no log, .* omit --at"):
         moment(spark, root, 4)
     with pytest.raises(InvalidValue, match="an audit compares copies of a log"):
         audit(spark, [root])

@@ -65,7 +65,7 @@ class GrowingSpool:
         wrong = given(options, ("startingIndex", "endingIndex"))
         if wrong:
             raise InvalidValue(
-                f"{path}: a stream of a spool is of all frames; leave {wrong[0]} away"
+                f"{path}: a stream of a spool is of all frames; omit option {wrong[0]}"
             )
         self._newest: _Newest | None = None
         # Where the last segment ended that was read to its end and then went away.

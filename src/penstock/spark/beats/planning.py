@@ -80,7 +80,7 @@ def plan_source(
     refuse_state(location)
     if options.at is not None:
         raise InvalidValue(
-            f"{source}: a spool holds what is in it now and no state before; leave option at away"
+            f"{source}: a spool holds what is in it now and no state before; omit option at"
         )
     troubles = list(location.troubles)
     pieces: list[Piece] = []

@@ -95,7 +95,7 @@ def _without_log(
 ) -> Moment:
     if at is not None:
         raise InvalidValue(
-            f"{source.name}: {source.words} has no log, so there is no state but the present one; leave --at away"
+            f"{source.name}: {source.words} has no log, so only its present state is known; omit --at"
         )
     if source.queues == ():
         raise InvalidValue(

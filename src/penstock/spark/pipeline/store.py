@@ -79,7 +79,7 @@ class Store:
             names = os.listdir(self.home) if self.home.exists() else []
             if names and RUNS not in names:
                 raise PathRefused(
-                    f"{self.home}: holds something else than our tables; name an empty directory, or a new one"
+                    f"{self.home}: holds files that are not tables of a pipeline; name a new or empty directory"
                 )
             runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -73,7 +73,7 @@ class AskedOfBroker:
         names |= {"include-expired": self.include_expired, "as-of": self.as_of}
         for name, value in names.items():
             if value:
-                raise InvalidValue(f"{path}: --{name} is for files of RabbitMQ; leave it away")
+                raise InvalidValue(f"{path}: --{name} is for files of RabbitMQ; omit it")
 
 
 def iso_time(time_us: int) -> str:

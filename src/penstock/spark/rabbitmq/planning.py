@@ -85,7 +85,7 @@ def plan_source(
     """Return the pieces of a location. Raises ``PenstockError`` for what no task could read."""
     if options.at is not None:
         raise InvalidValue(
-            f"{source}: files of RabbitMQ hold what is in the queues now and no state before; leave option at away"
+            f"{source}: files of RabbitMQ hold what is in the queues now and no state before; omit option at"
         )
     if options.table is Table.TASKS:
         return [*_trouble_pieces(source, location, options, filters), *_queue_pieces(source, location, options, filters)]  # fmt: skip
