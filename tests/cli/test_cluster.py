@@ -295,7 +295,7 @@ def test_a_place_in_a_group_that_cannot_be_is_refused(
 
 def test_serve_says_what_is_wrong_with_a_group() -> None:
     said = usage("serve", "--data", "node", "--node", "4", "--peers", PEERS)
-    assert "--peers names 1, 2, 3 and not node 4" in said
+    assert "--peers names 1, 2, 3 but not node 4" in said
 
 
 def test_a_node_knows_its_place_in_its_group() -> None:
