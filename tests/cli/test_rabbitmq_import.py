@@ -462,7 +462,7 @@ def test_what_cannot_be_sent_is_refused_before_a_node_is_asked(
     nobody = ["--node", "127.0.0.1:1"]
     build(tmp_path / "taskflux", Generation.TWO)
     words = refused("enqueue", "--from", tmp_path / "taskflux", *nobody)
-    assert "files of TaskFlux are not taken by --from" in words
+    assert "--from does not read files of TaskFlux" in words
     assert "no such queue" in refused("enqueue", "--from", made.path, *nobody, "--queue", "x")
     assert "no such queue" in refused("enqueue", "--from", made.path, *nobody, "--vhost", "x")
     assert penstock("enqueue", "--from", tmp_path / "gone", *nobody).code == 2
