@@ -47,9 +47,15 @@ class Broker(Deliveries):
         clock: Callable[[], int],
         limits: Limits,
         steady: Callable[[], int] | None = None,
+        patience: Callable[[], int] | None = None,
     ) -> None:
-        """``clock`` says when it is, in milliseconds since 1970; ``steady`` how long something takes, and never jumps."""
+        """Open the books. The clocks count milliseconds.
+
+        ``clock`` counts since 1970 and times delays and expiry. ``steady`` never jumps and times leases. ``patience``
+        times how long callers wait; it differs from ``steady`` only on a node whose clock a test moves.
+        """
         self._steady = steady or clock
+        self._patience_clock = patience or self._steady
         self._reading: dict[int, Callable[[], None]] = {}  # reads that wait for the next entry
         super().__init__(replica, clock, limits)
         replica.after_apply.append(self._after_apply)
@@ -376,7 +382,7 @@ class Broker(Deliveries):
         waiting = self._next_waiting
         self._next_waiting += 1
         self._reading[waiting] = call
-        self._patience.set(waiting, self._steady() + wait_ms)
+        self._patience.set(waiting, self._patience_clock() + wait_ms)
         return waiting
 
     def stop_waiting_for_entry(self, waiting: int) -> None:
@@ -389,7 +395,7 @@ class Broker(Deliveries):
         if self.replica.is_leading:
             self._keep_times(self._clock())
         self.serve()
-        for waiting in self._patience.take_due(self._steady()):
+        for waiting in self._patience.take_due(self._patience_clock()):
             if waiting in self._reading:
                 self._reading.pop(waiting)()
                 continue
@@ -415,9 +421,11 @@ class Broker(Deliveries):
         """Return in how many milliseconds ``tick`` has something to do, or ``None`` if never."""
         if not (len(self.leases) or len(self._patience) or len(self._timed)):
             return None
-        steady = [self.leases.next_deadline(), self._patience.next()]
-        waits = [time - self._steady() for time in steady if time is not None]
-        due = self._timed.next()
-        if due is not None:
+        waits: list[int] = []
+        if (lease := self.leases.next_deadline()) is not None:
+            waits.append(lease - self._steady())
+        if (patience := self._patience.next()) is not None:
+            waits.append(patience - self._patience_clock())
+        if (due := self._timed.next()) is not None:
             waits.append(due - self._clock())
         return max(0, min(waits)) if waits else None

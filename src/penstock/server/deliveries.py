@@ -32,8 +32,9 @@ DELIVERY_SIZE_MAX: Final = 2**20
 class Deliveries(Books):
     """Tasks on their way out, and back."""
 
-    # How long leases and waits take; a clock that is set back must not make them longer.
+    # Time leases and waits; a wall clock that is set back must not make them longer.
     _steady: Callable[[], int]
+    _patience_clock: Callable[[], int]
 
     def __init__(self, replica: Replica, clock: Callable[[], int], limits: Limits) -> None:
         self._patience = Deadlines()  # until when somebody waits, by a number of ours
@@ -70,7 +71,7 @@ class Deliveries(Books):
         consumer.waiting = self._next_waiting
         self._next_waiting += 1
         self._waiting[consumer.waiting] = consumer
-        self._patience.set(consumer.waiting, self._steady() + request.wait_ms)
+        self._patience.set(consumer.waiting, self._patience_clock() + request.wait_ms)
         self._list(consumer)
 
     def _list(self, consumer: Consumer) -> None:

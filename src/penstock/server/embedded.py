@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition
 from typing import Final
 
@@ -16,12 +16,13 @@ from penstock.client.blocking import Client
 from penstock.errors import ConnectionLost, PenstockError, StorageFailed, Unreachable
 from penstock.protocol import version1 as v1
 from penstock.server.disk import InlineDisk
-from penstock.server.node import Node, steady_clock_ms
+from penstock.server.node import Node, steady_clock_ms, wall_clock_ms
 from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
 from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots
-from penstock.storage.files import checked_directory
+from penstock.storage.files import Files, checked_directory
+from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 
 _SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
 _WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often
@@ -30,9 +31,32 @@ _WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often
 class EmbeddedNode:
     """A node that whoever calls drives. Threads take turns."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        files: Files | None = None,
+        clock: Callable[[], int] = wall_clock_ms,
+        steady: Callable[[], int] = steady_clock_ms,
+        log_limits: LogLimits = DEFAULT_LIMITS,
+        closes_with_last: bool = True,
+    ) -> None:
+        """Open and recover the directory. ``penstock.testing`` replaces the disk and the clocks.
+
+        ``closes_with_last``: whether the node closes when its last client does, else only by ``close``.
+        """
         self._changed = Condition()
-        self._node = Node(settings, InlineDisk(), on_failure=lambda _: None)
+        self._node = Node(
+            settings,
+            InlineDisk(),
+            on_failure=lambda _: None,
+            clock=clock,
+            steady=steady,
+            patience=steady_clock_ms,
+            files=files,
+            log_limits=log_limits,
+        )
+        self._closes_with_last = closes_with_last
         self._open_count = 0
         self._is_closed = False
         self._slices: list[Callable[[], None]] = []
@@ -43,6 +67,10 @@ class EmbeddedNode:
             lambda _: None,
             room=lambda: free_bytes(settings.data),
         )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def connect(self) -> _MemoryTransport:
         """Return a transport that leads to this node."""
@@ -59,7 +87,7 @@ class EmbeddedNode:
     def handle(self, session: Session2, data: bytes) -> None:
         """Take bytes from a caller and do all that they ask for."""
         with self._changed, self._failing():
-            self._refuse_failed()
+            self._refuse_stopped()
             if not session.receive(data) and not session.is_broken:
                 return  # a report of started tasks: nothing is to be done for it
             self._go_on()
@@ -72,6 +100,7 @@ class EmbeddedNode:
         end_ms = None if seconds is None else steady_clock_ms() + seconds * 1000
         with self._changed, self._failing():
             while not is_done():
+                self._refuse_stopped()  # a failure of the disk brings no answer to wait for
                 now = steady_clock_ms()
                 if end_ms is not None and now >= end_ms:
                     return
@@ -79,17 +108,41 @@ class EmbeddedNode:
                 waits.append(None if end_ms is None else end_ms - now)
                 shortest = min(wait for wait in waits if wait is not None)
                 self._changed.wait(max(0.001, shortest / 1000))
-                self._refuse_failed()
+                self._refuse_stopped()
+                self._go_on()
+
+    def keep_time(self) -> None:
+        """Do what is due now: the clock was moved by hand."""
+        with self._changed, self._failing():
+            if self._node.replica.failure is None and not self._is_closed:
                 self._go_on()
 
     def close_session(self, session: Session2) -> None:
         with self._changed:
+            if self._is_closed:
+                return
             if self._node.replica.failure is None:
                 session.close()
                 self._go_on()
             self._open_count -= 1
-            if not self._open_count:
-                self._close()
+            if not self._open_count and self._closes_with_last:
+                self.close()
+
+    def close(self) -> None:
+        """Stop the node and release its directory; clients that are still open lose their connection.
+
+        Harmless when repeated, and after a failure of the disk.
+        """
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify_all()
+            if self._node.replica.failure is None:
+                self._node.close()
+                return
+            with suppress(StorageFailed):  # callers were told when the disk failed
+                self._node.close()
 
     def _go_on(self) -> None:
         node = self._node
@@ -120,10 +173,10 @@ class EmbeddedNode:
         if failure is not None:
             raise ConnectionLost(str(failure))
 
-    def _close(self) -> None:
-        self._is_closed = True
-        if self._node.replica.failure is None:
-            self._node.close()
+    def _refuse_stopped(self) -> None:
+        self._refuse_failed()
+        if self._is_closed:
+            raise ConnectionLost("the node in this process was closed")
 
 
 class _MemoryTransport:
@@ -186,5 +239,5 @@ def open_directory(
     try:
         return Client(node.connect, retry=retry)
     except PenstockError:
-        node._close()  # noqa: SLF001
+        node.close()
         raise

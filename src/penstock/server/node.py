@@ -63,12 +63,14 @@ class Node:
         on_failure: Callable[[PenstockError], None],
         clock: Callable[[], int] = wall_clock_ms,
         steady: Callable[[], int] = steady_clock_ms,
+        patience: Callable[[], int] | None = None,
         files: Files | None = None,
         draw: Callable[[int], int] = _SYSTEM.randrange,
         log_limits: LogLimits = DEFAULT_LIMITS,
     ) -> None:
         """Open and recover; alone, lead. ``draw(n)`` returns chance, 0 to n - 1, for elections.
 
+        The clocks are those of ``Broker``.
         Raises ``StorageError``, ``BadData`` or ``ReplayConflict``.
         """
         started = time.perf_counter()
@@ -100,7 +102,7 @@ class Node:
             raise
         if self.group is None:
             self.replica.lead()
-        self.broker = Broker(self.replica, clock, settings.limits, steady)
+        self.broker = Broker(self.replica, clock, settings.limits, steady, patience)
         if self.group is not None:
             self.group.serve(self.broker)
         state, log = self.replica.state, directory.log

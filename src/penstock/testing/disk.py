@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 from penstock.binary import Bytes
-from penstock.errors import DirectoryLocked
+from penstock.errors import DirectoryLocked, InvalidValue
 
 SECTOR: Final = 512
 
@@ -47,6 +47,11 @@ class _Inode:
     dirty: set[int] = field(default_factory=set)  # sectors written since the last sync
     # What dirty sectors held before they were written again, oldest first.
     older: dict[int, list[bytes]] = field(default_factory=dict)
+    # Bytes from here on may differ from those synced, besides the dirty sectors.
+    intact: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.intact = len(self.synced)
 
     def write(self, offset: int, data: bytes) -> None:
         end = offset + len(data)
@@ -64,11 +69,18 @@ class _Inode:
         self.dirty.update(sectors)
         if size < len(self.written):
             del self.written[size:]
+            self.intact = min(self.intact, size)
         else:
             self.written.extend(bytes(size - len(self.written)))
 
     def sync(self) -> None:
-        self.synced = bytearray(self.written)
+        # Copies only what may have changed: a log is synced with every write, and is megabytes long.
+        if self.dirty:
+            start, end = min(self.dirty) * SECTOR, min(self.intact, (max(self.dirty) + 1) * SECTOR)
+            if start < end:
+                self.synced[start:end] = self.written[start:end]
+        self.synced[self.intact :] = self.written[self.intact :]
+        self.intact = len(self.synced)
         self.dirty.clear()
         self.older.clear()
 
@@ -168,10 +180,20 @@ def _apply_entry(entries: dict[str, int], change: Operation) -> None:
         entries[change.target] = change.file
 
 
-class MemoryFiles:
-    """A file system in memory that records what is done to it, and fails on request."""
+_WRITES: Final = ("write", "truncate", "create", "rename", "remove")
+_SYNCS: Final = ("sync", "sync_directory")
 
-    def __init__(self, image: Image | None = None) -> None:
+
+class MemoryFiles:
+    """A file system in memory that records what is done to it, and fails on request.
+
+    A failure lasts until ``mend``. A node that meets one stops, because it cannot know what reached the disk.
+    """
+
+    def __init__(self, image: Image | None = None, *, is_recording: bool = True) -> None:
+        """``is_recording``: whether ``operations`` grows with every operation, as ``crash_states`` needs."""
+        self._is_recording = is_recording
+        self._failing: dict[str, int] = {}  # kind of operation -> number of the error
         self._state = _State(image)
         self._start = dict(image or {})
         self._next_file = len(self._state.inodes)
@@ -187,8 +209,30 @@ class MemoryFiles:
     def do(self, operation: Operation) -> None:
         if self.fault is not None:
             self.fault(operation)
-        self.operations.append(operation)
+        error = self._failing.get(operation.kind)
+        if error is not None:
+            raise OSError(error, os.strerror(error), operation.path)
+        if self._is_recording:
+            self.operations.append(operation)
         self._state.apply(operation)
+
+    def fail_writes(self, error: int = errno.EIO) -> None:
+        """Make every change of a file or a directory fail with this error number, such as ``errno.ENOSPC``."""
+        self._fail(_WRITES, error)
+
+    def fail_syncs(self, error: int = errno.EIO) -> None:
+        """Make every sync of a file or a directory fail with this error number. Writes still succeed."""
+        self._fail(_SYNCS, error)
+
+    def _fail(self, kinds: tuple[str, ...], error: int) -> None:
+        if error not in errno.errorcode:
+            raise InvalidValue(f"error is {error!r}; give an error number such as errno.EIO")
+        self._failing.update(dict.fromkeys(kinds, error))
+
+    def mend(self) -> None:
+        """Let everything succeed again. A node that has stopped stays stopped until it is started again."""
+        self._failing.clear()
+        self.fault = self.read_fault = None
 
     # What ``storage.files.Files`` asks for.
 
