@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.model import Policy
-from penstock.testing.checking import delivery, priority_queue, witness
-from penstock.testing.checking.history import Op, Operation, read_history, write_history
-from penstock.testing.checking.samples import Life, filled_and_emptied, plain_history, spoiled
-from penstock.testing.checking.violations import Violation
+from simulation.checking import delivery, priority_queue, witness
+from simulation.checking.history import Op, Operation, read_history, write_history
+from simulation.checking.samples import Life, filled_and_emptied, plain_history, spoiled
+from simulation.checking.violations import Violation
 
 GOAL = 2.0
 SEED = 20

@@ -94,8 +94,8 @@ def measure_failover(found: Found, peer: Group, home: Path, kills: int) -> None:
 def simulate(found: Found, seconds: float) -> None:
     """Let the simulator live through seeds for so long, on one core."""
     try:
-        from penstock.testing.simulation.run import Result, run_seed
-        from penstock.testing.simulation.swarm import SCALES
+        from simulation.run import Result, run_seed
+        from simulation.swarm import SCALES
     except ImportError as reason:
         found.missing["the simulator"] = f"it cannot be loaded: {reason}"
         return

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.testing.simulation.swarm import SCALES
 from seeded_bugs.bugs import BUGS, BY_NAME, Bug
 from seeded_bugs.plugin import BUGS as BUGS_VARIABLE
 from seeded_bugs.plugin import ONLY_NAMED, OUT
+from simulation.swarm import SCALES
 
 ROOT: Final = Path(__file__).parents[2]
 FOUND: Final = Path(__file__).parent / "found.json"

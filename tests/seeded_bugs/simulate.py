@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.testing.simulation.clock import MILLISECOND, SECOND
-from penstock.testing.simulation.run import run_seed
-from penstock.testing.simulation.swarm import SCALES, Fault, Plan, draw_plan
 from seeded_bugs.bugs import BY_NAME, Bug
 from seeded_bugs.limits import limited
+from simulation.clock import MILLISECOND, SECOND
+from simulation.run import run_seed
+from simulation.swarm import SCALES, Fault, Plan, draw_plan
 
 WORDS_MAX: Final = 200
 

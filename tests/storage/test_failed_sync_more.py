@@ -16,7 +16,7 @@ from penstock.errors import StorageFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import Term
 from penstock.storage.directory import NodeDirectory
-from penstock.testing.simulation.disk import SimulatedFiles
+from simulation.disk import SimulatedFiles
 from storage.test_crash import LIMITS
 from support.log_stores import content
 

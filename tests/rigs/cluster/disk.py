@@ -16,11 +16,11 @@ from typing import Final
 
 from penstock.formats.taskflux.log import LogLayout, parse_segment_name, walk
 from penstock.formats.taskflux.sync_point import decode_sync_point
-from penstock.testing.checking.history import Op, Outcome
 from rigs.cluster.load import Load
 from rigs.cluster.processes import NODES, Cluster
 from rigs.cluster.stage import Skipped, Stage
 from rigs.cluster.wipe import come_back
+from simulation.checking.history import Op, Outcome
 from support.group_processes import wait_until
 
 SMALL: Final = 3  # the node whose disk is a tmpfs

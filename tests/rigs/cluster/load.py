@@ -27,8 +27,8 @@ from penstock.errors import (
 )
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue, Producer
-from penstock.testing.checking.history import Op, Operation, Outcome
 from rigs.cluster.processes import Cluster
+from simulation.checking.history import Op, Operation, Outcome
 from support.group_processes import wait_until
 from support.node_process import PATIENCE_SECONDS
 

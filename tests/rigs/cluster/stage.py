@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.testing.checking.history import write_history
 from rigs.cluster.load import LEASE_SECONDS, Load, under_load
 from rigs.cluster.processes import NODES, Cluster, Place, cluster, loopback_places
 from rigs.cluster.verdict import judge
+from simulation.checking.history import write_history
 from support.at_rest import identified
 
 

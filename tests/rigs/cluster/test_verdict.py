@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.testing.checking.history import Op, Operation, Outcome
 from rigs.cluster.verdict import Verdict, answer_times, judge, longest_gap, ordered_part, storms
+from simulation.checking.history import Op, Operation, Outcome
 
 QUEUE = "jobs"
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from penstock.testing.checking import delivery, priority_queue
-from penstock.testing.checking.history import Op, Operation, Outcome, TaskName, merged_retries
 from rigs.cluster.load import LEASE_SECONDS, is_lost_answer
+from simulation.checking import delivery, priority_queue
+from simulation.checking.history import Op, Operation, Outcome, TaskName, merged_retries
 
 NOTICE_SECONDS: Final = 1.0
 """Within this a node that runs has noticed that a connection is gone."""
