@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,13 @@ def test_one_seed_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         campaign.main(["--seed=3", "--faults", "bad luck"])
     assert "choose from" in capsys.readouterr().err
+
+
+def test_the_script_of_the_repository_runs_a_seed_from_any_directory(tmp_path: Path) -> None:
+    script = Path(campaign.__file__).parent.parent / campaign.COMMAND
+    words = [str(script), "--seed", "3", "--faults", "kill"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["seed"] == 3
 
 
 def test_a_list_is_reduced_to_what_fails() -> None:
