@@ -23,11 +23,11 @@ from pathlib import Path
 from threading import Semaphore, Thread
 from typing import Any
 
-import demo_files
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+import demo_files
 import penstock
 from penstock.client.blocking import Client
 from penstock.tools.inspect import inspect

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
-import demo
-import demo_files
 from rich.console import Console
 from rich.text import Text
 
+import demo
+import demo_files
 import penstock
 from penstock.cli.node import chosen
 from penstock.cli.watch import Sample, Screen, watch
