@@ -55,6 +55,14 @@ def test_hooks_and_the_changelog_use_tools_of_the_locked_environment() -> None:
         assert re.search(rf"^{tool}==", locked, re.MULTILINE), tool
 
 
+def test_the_hooks_are_valid() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pre_commit", "validate-config", ".pre-commit-config.yaml"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_changelog_can_be_built_from_its_fragments() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "9.9.9"],
