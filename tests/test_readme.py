@@ -32,7 +32,7 @@ def test_every_block_of_the_readme_runs_as_typed(tmp_path: Path) -> None:
             (tmp_path / entry.name).symlink_to(entry)
     environment = {
         **os.environ,
-        # A shell keeps what the second block activates; here each block has a shell of its own.
+        # The shell of a newcomer keeps the PATH that the first block sets; here each block has a shell of its own.
         "PATH": f"{tmp_path / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
         # The suite must not run itself: its command runs for real, but only collects, and few of the files.
         "PYTEST_ADDOPTS": "--collect-only --quiet -p no:cacheprovider --ignore-glob=tests/*/*",
