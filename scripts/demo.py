@@ -45,9 +45,9 @@ BATCH = 500
 HELD = 250  # tasks that one more worker, a slow one, has in its hands when the node dies
 
 STEPS = (
-    ("A node is killed and loses nothing", 15),
-    ("Files of three generations, damage and repair", 12),
-    ("The same files as Spark tables", 40),
+    ("A node is killed and loses nothing", 10),
+    ("Files of three generations, damage and repair", 8),
+    ("The same files as Spark tables", 60),
 )
 """Titles, and the seconds that each usually takes on two cores."""
 
