@@ -248,4 +248,5 @@ def test_the_plugin_imports_nothing_that_a_run_without_the_fixture_would_pay_for
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["penstock", "penstock.testing", "penstock.testing.plugin"]
+    testing = ["penstock.testing", "penstock.testing.plugin"]
+    assert done.stdout.split() == ["penstock", "penstock.errors", *testing]
