@@ -102,7 +102,7 @@ def test_a_call_waits_in_real_time_while_the_clock_stands_still(node: InProcessN
     before = node.clock.now_ms
     begin = time.monotonic()
     assert node.client.dequeue_many("mail", 1, wait=0.05) == []
-    assert time.monotonic() - begin >= 0.05
+    assert time.monotonic() - begin >= 0.049  # clocks in whole milliseconds round
     assert node.clock.now_ms == before
 
 
