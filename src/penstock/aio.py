@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.async_subscription import AsyncSubscription
-from penstock.client.asynchronous import AsyncClient, Connecting
+from penstock.client.asynchronous import AsyncClient
+from penstock.client.connecting import Connecting
 from penstock.spooling.connecting import connect_async as connect
 
 if TYPE_CHECKING:

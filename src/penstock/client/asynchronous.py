@@ -7,15 +7,16 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.client import failures
 from penstock.client.addresses import Address, parse_addresses
 from penstock.client.async_link import AsyncDialer, AsyncLink, AsyncTicket
 from penstock.client.async_subscription import AsyncSubscription
+from penstock.client.connecting import Connecting
 from penstock.client.effects import (
     Ask,
     Collect,
@@ -97,35 +98,6 @@ def client_of(
     nodes = Nodes(addresses, clock=time.monotonic)
     dialer = AsyncDialer(nodes, timeout=timeout)
     return AsyncClient(dialer, timeout=timeout, producer=producer, retry=retry, nodes=nodes)
-
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
-
-
-class Connecting(Generic[C]):
-    """A client that is not connected yet: ``await`` it, or enter it with ``async with``.
-
-    ``async with`` closes the client at the end.
-    """
-
-    def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
-        self._make = make
-        self._client: C | None = None
-
-    def __await__(self) -> Generator[Any, None, C]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> C:
-        self._client = await self._make()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._client is not None
-        await self._client.close()
 
 
 class AsyncClient:

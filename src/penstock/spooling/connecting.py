@@ -16,7 +16,8 @@ from penstock.client.retries import checked_seconds
 from penstock.errors import InvalidValue, needing
 
 if TYPE_CHECKING:
-    from penstock.client.asynchronous import AsyncClient, Connecting
+    from penstock.client.asynchronous import AsyncClient
+    from penstock.client.connecting import Connecting
     from penstock.spooling.async_client import AsyncSpoolClient
     from penstock.spooling.client import SpoolClient
 
@@ -168,8 +169,9 @@ def connect_async(
     Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
     ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
-    from penstock.client.asynchronous import Connecting, client_of
+    from penstock.client.asynchronous import client_of
     from penstock.client.asynchronous import connect as connect_node_async
+    from penstock.client.connecting import Connecting
 
     options = SpoolOptions(
         spool_size=spool_size,
