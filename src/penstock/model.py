@@ -301,6 +301,14 @@ class CreateCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWithPolicy:
+    """The command of variant 1d that creates a queue: it carries a whole policy."""
+
+    queue: QueueName
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCommand:
     queue: QueueName
 
@@ -310,7 +318,9 @@ class ListQueues:
     pass
 
 
-Command = Enqueue | Dequeue | CountTasks | CreateCommand | DeleteCommand | ListQueues
+Command = (
+    Enqueue | Dequeue | CountTasks | CreateCommand | CreateWithPolicy | DeleteCommand | ListQueues
+)
 
 
 # What TaskFlux has no bytes for. An extension is an entry that its readers replay without effect; it speaks

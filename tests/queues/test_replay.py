@@ -18,6 +18,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -105,12 +106,20 @@ class NaiveQueues:
         else:
             self.queues.pop(name, None)
 
+    @staticmethod
+    def allows(queue: NaiveQueue, task: Enqueue) -> bool:
+        policy, keys = queue.policy, queue.policy.keys
+        return not (
+            (policy.size_max is not None and len(queue.tasks) >= policy.size_max)
+            or (policy.payload_size_max is not None and len(task.payload) > policy.payload_size_max)
+            or (keys is not None and not keys.lowest <= task.key <= keys.highest)
+        )
+
     def obey(self, command: Command) -> Delta | None:
         match command:
             case Enqueue():
                 queue = self.queues.get(command.queue)
-                limit = None if queue is None else queue.policy.size_max
-                if queue is None or (limit is not None and len(queue.tasks) >= limit):
+                if queue is None or not self.allows(queue, command):
                     return None
                 queue.add(command.key, command.payload)
                 return AddTask(queue=command.queue, key=command.key, payload=command.payload)
@@ -121,10 +130,13 @@ class NaiveQueues:
                 first = min(queue.tasks, key=lambda task: (task[1], task[0]))
                 queue.tasks.remove(first)
                 return RemoveTask(queue=command.queue, id=TaskId(first[0]))
-            case CreateCommand():
+            case CreateCommand() | CreateWithPolicy():
                 if command.queue in self.queues:
                     return None
-                policy = Policy(size_max=command.size_max)
+                if isinstance(command, CreateCommand):
+                    policy = Policy(size_max=command.size_max)
+                else:
+                    policy = command.policy
                 self.queues[command.queue] = NaiveQueue(policy)
                 return CreateQueue(queue=command.queue, policy=policy)
             case DeleteCommand():
@@ -139,6 +151,7 @@ class NaiveQueues:
 names = st.sampled_from([DEFAULT_QUEUE, A, B])
 keys = st.integers(-2, 2)
 payloads = st.sampled_from([b"", b"x"])
+NARROW = Policy(payload_size_max=0, keys=KeyRange(lowest=-1, highest=1))
 policies = st.sampled_from([NO_LIMITS, Policy(size_max=2), Policy(size_max=0)])
 
 deltas: st.SearchStrategy[Delta] = (
@@ -151,6 +164,7 @@ deltas: st.SearchStrategy[Delta] = (
 )
 commands: st.SearchStrategy[Command] = (
     st.builds(CreateCommand, queue=names, size_max=st.sampled_from([None, 1, 2]))
+    | st.builds(CreateWithPolicy, queue=names, policy=policies | st.just(NARROW))
     | st.builds(DeleteCommand, queue=names)
     | st.builds(Enqueue, queue=names, key=keys, payload=payloads)
     | st.builds(Enqueue, queue=names, key=keys, payload=payloads)

@@ -11,7 +11,8 @@ from penstock import errors
 from penstock.errors import CorruptData
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot import Patch, encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -45,7 +46,7 @@ GENERATIONS = [Generation.TWO, Generation.THREE]
 
 def pieces(at: SnapshotPoint, generation: Generation) -> Generator[bytes, None, Patch | None]:
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(1), count=1)
-    return encode_snapshot(at, 1, [(head, [(1, 0, b"task")])], WRITTEN[generation])
+    return encode_snapshot(at, 1, [(head, [(1, 0, b"task")])], WRITTEN[generation].snapshot)
 
 
 def directory(generation: Generation, *, snapshots: tuple[int, ...] = (4,)) -> MemoryFiles:

@@ -12,6 +12,7 @@ from penstock import errors
 from penstock.errors import BadData, CorruptData, StorageFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, HardState, Index, NodeId, Term
 from penstock.protocol import version2 as v2
 from penstock.raft.core import Raft
@@ -379,5 +380,5 @@ def test_i15_corrupt_hard_state(generation: Generation) -> None:
             NodeDirectory(disk, ROOT, limits=LIMITS)
         assert caught.value.path == path
         assert disk.image() == image
-    store = MetadataStore(MemoryFiles(whole), Path(path), generation)
+    store = MetadataStore(MemoryFiles(whole), Path(path), WRITTEN[generation].metadata)
     assert store.state == HardState(term=Term(1), vote=NodeId(2))

@@ -21,6 +21,7 @@ from random import Random
 from threading import Event, Lock, Thread
 
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import Implementation, Policy, QueueName
 from penstock.protocol import version2 as v2
 from penstock.storage.directory import layout_for
@@ -142,7 +143,7 @@ class Rig:
 
     def _wait_snapshot(self) -> None:
         """Wait until the file of a snapshot is being written; not for ever, the load may be small."""
-        layout = layout_for(self._data, Generation(self._generation))
+        layout = layout_for(self._data, WRITTEN[Generation(self._generation)])
         growing = layout.snapshot.with_name(layout.snapshot.name + TEMPORARY_SUFFIX)
         end = time.monotonic() + 5
         while time.monotonic() < end:

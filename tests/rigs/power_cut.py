@@ -25,7 +25,8 @@ from rich.progress import track
 
 from penstock.errors import StorageFailed
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -78,7 +79,9 @@ def _snapshot(node: NodeDirectory, index: int, generation: Generation) -> None:
     point = SnapshotPoint(index=Index(index), term=node.log.term(Index(index)))
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(1), count=1)
     task = (1, 0, payload(index) * 20)
-    node.save_snapshot(point, encode_snapshot(point, 1, [(head, [task])], WRITTEN[generation]))
+    node.save_snapshot(
+        point, encode_snapshot(point, 1, [(head, [task])], WRITTEN[generation].snapshot)
+    )
 
 
 def _tell(line: str) -> None:

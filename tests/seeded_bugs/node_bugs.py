@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from penstock.formats.taskflux import notes
-from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.order import _Fifo
@@ -150,8 +149,8 @@ def seed_received_unverified(patch: Patch) -> None:
 def seed_without_notes(patch: Patch, kind: type[object]) -> None:
     original = rebuild._notes
 
-    def some(state: State, generation: Generation) -> Iterator[notes.Note]:
-        return (note for note in original(state, generation) if not isinstance(note, kind))
+    def some(state: State, *, has_ids: bool) -> Iterator[notes.Note]:
+        return (note for note in original(state, has_ids=has_ids) if not isinstance(note, kind))
 
     patch.setattr(rebuild, "_notes", some)
 

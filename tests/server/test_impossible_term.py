@@ -11,6 +11,7 @@ from penstock.errors import CorruptData
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.metadata import encode_metadata
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, TERM_MAX, AddTask, HardState, Index, Term
 from penstock.storage.directory import NodeDirectory, locate
 from penstock.storage.files import OsFiles
@@ -28,7 +29,7 @@ def metadata_of(data: Path) -> Path:
 
 def set_term(data: Path, term: int) -> None:
     state = HardState(term=Term(term))
-    metadata_of(data).write_bytes(encode_metadata(state, Generation.THREE))
+    metadata_of(data).write_bytes(encode_metadata(state, WRITTEN[Generation.THREE].metadata))
 
 
 def filled(data: Path) -> Path:

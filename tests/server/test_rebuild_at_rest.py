@@ -19,7 +19,8 @@ from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.extensions import encode_extension
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -149,7 +150,7 @@ def test_a_converted_directory_is_served_and_holds_the_same_tasks(
 ) -> None:
     for number, (life, path) in enumerate(lives(generation, range(60, 63), tmp_path)):
         out = tmp_path / f"out{number}"
-        done = convert(read_history(resolve(path)), to, out)
+        done = convert(read_history(resolve(path)), WRITTEN[to], out)
         covered = -1 if done.snapshot_index is None else done.snapshot_index
         rows = [row for row in dumped(resolve(path)) if "extension" in row]
         assert done.dropped_extensions == sum(row["index"] > covered for row in rows)
@@ -177,7 +178,7 @@ def test_a_converted_directory_of_generation_1_holds_the_same_tasks(tmp_path: Pa
     rig.snapshot()
     rig.ask(caller, v2.Enqueue(QueueName("q"), [0], [b"c"], None, 10**6))
     path = write_image(rig.files.image(), tmp_path / "node")
-    done = convert(read_history(resolve(path)), Generation.ONE, tmp_path / "out")
+    done = convert(read_history(resolve(path)), WRITTEN[Generation.ONE], tmp_path / "out")
     assert (done.dropped_extensions, done.queues, done.tasks) == (1, 2, 3)
     assert done.dropped_notes == inspect(resolve(path))["notes"] == 4
     assert listed(tmp_path / "out") == [("q", 0, b"c"), ("q", 1, b"a"), ("q", 2, b"b")]
@@ -280,7 +281,7 @@ def noted(generation: Generation, found: list[tuple[int, bytes]], root: Path) ->
     tasks = [(number, *note) for number, note in enumerate(found, 1)]
     store = NodeDirectory(QuickFiles(), path, limits=LIMITS)
     parts = [(head, [(1, 0, b"a"), (2, 0, b"b")]), (own, tasks)]
-    store.snapshot.write(encode_snapshot(point, 2, parts, WRITTEN[generation])).install()
+    store.snapshot.write(encode_snapshot(point, 2, parts, WRITTEN[generation].snapshot)).install()
     store.close()
     return path
 
@@ -512,7 +513,7 @@ def test_a_converted_directory_can_be_opened_and_drained(
     rig.ask(caller, v2.Create(name, Policy(), 700))
     rig.ask(caller, v2.Enqueue(name, [2, 1, 1], [b"c", b"a", b"b"], 10**7))
     path = write_image(rig.files.image(), tmp_path / "node")
-    convert(read_history(resolve(path)), generation, tmp_path / "out")
+    convert(read_history(resolve(path)), WRITTEN[generation], tmp_path / "out")
     with penstock.open(tmp_path / "out") as client:
         found = []
         while batch := client.dequeue_many("q", 2):
@@ -539,5 +540,5 @@ def test_which_of_several_equal_tasks_was_acknowledged_is_known_afterwards(
     rig.ask(caller, v2.Ack([got.token + 3]))
     path = write_image(rig.files.image(), tmp_path / "node")
     assert identified(path) == [("", 2, 1, b"a"), ("", 3, 1, b"b")] == tasks_of(rig.state)
-    convert(read_history(resolve(path)), Generation.THREE, tmp_path / "out")
+    convert(read_history(resolve(path)), WRITTEN[Generation.THREE], tmp_path / "out")
     assert identified(tmp_path / "out") == identified(path)

@@ -17,6 +17,7 @@ from penstock import open as open_node
 from penstock.client.blocking import connect
 from penstock.errors import ConnectionFailed, Unreachable
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import QueueName
 from penstock.protocol import version2 as v2
 from penstock.storage.directory import layout_for
@@ -124,7 +125,7 @@ def test_a_node_leaves_a_short_log_behind_when_that_is_cheap(tmp_path: Path) -> 
         client.enqueue("", b"left")
         assert node.stop() == 0
         assert len(node.said("snapshot")) == 1
-    assert layout_for(root, Generation.TWO).snapshot.exists()
+    assert layout_for(root, WRITTEN[Generation.TWO]).snapshot.exists()
     with open_node(root) as client:
         assert client.stat("").count == 1
         assert client.node().committed - client.node().first < 5
@@ -307,7 +308,7 @@ def test_snapshots_under_load_shorten_the_log_and_a_restart_has_exactly_what_is_
             for delivery in done:
                 del left[delivery.id]
         first, count = client.node().first, len(node.said("snapshot"))
-        log = layout_for(root, Generation.THREE).log
+        log = layout_for(root, WRITTEN[Generation.THREE]).log
         size = sum(path.stat().st_size for path in log.iterdir())
         assert size < 64 * 2**20
         assert {row["text"].split()[0] for row in node.said("snapshot")} == {"snapshot"}

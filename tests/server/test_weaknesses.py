@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.formats.taskflux.deltas import decode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import RECORD_MARKER
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import NO_LIMITS, CreateQueue, DeleteQueue, QueueName, RemoveTask
 from penstock.protocol import version2 as v2
 from penstock.server.disk import LaterDisk
@@ -128,7 +129,7 @@ def test_w3_a_single_node_rotates_its_log_takes_snapshots_and_drops_what_they_co
             while deliveries := client.dequeue_many("", 8):
                 client.ack(deliveries)
         client.enqueue("", b"left")
-    layout = layout_for(tmp_path, Generation.THREE)
+    layout = layout_for(tmp_path, WRITTEN[Generation.THREE])
     assert layout.snapshot.exists()
     assert sum(path.stat().st_size for path in layout.log.iterdir()) < 100 * 2**20
     assert listed(tmp_path) == [("", 0, b"left")]
@@ -142,7 +143,7 @@ def test_w4_a_task_that_is_out_is_in_the_snapshot_and_its_late_ack_does_no_harm(
         acked, _ = client.dequeue_many("", 2)
         with client.dequeue("") as nothing:
             assert nothing is None
-        layout = layout_for(tmp_path, Generation.THREE)
+        layout = layout_for(tmp_path, WRITTEN[Generation.THREE])
         while not layout.snapshot.exists():
             client.enqueue("", bytes(200_000), ttl=0.001)
             client.purge("")
@@ -161,7 +162,7 @@ def test_w10_entries_behind_a_torn_tail_survive_the_next_restarts(tmp_path: Path
     """Also: test_r5_a_torn_tail_becomes_zeros_that_are_synced, and all of tests/storage/test_crash.py."""
     with open_node(tmp_path) as client:
         client.enqueue("", b"before the cut")
-    (log,) = layout_for(tmp_path, Generation.THREE).log.glob("*.log")
+    (log,) = layout_for(tmp_path, WRITTEN[Generation.THREE]).log.glob("*.log")
     for number in range(3):
         data = log.read_bytes()
         last = data.rindex(b"the cut") + len(b"the cut")
@@ -179,7 +180,7 @@ def test_w11_a_gap_between_segments_stops_the_start_and_removes_nothing(tmp_path
     with open_node(tmp_path) as client:
         for _ in range(4):
             client.enqueue_many("", [bytes(1_000_000)] * 15)
-    segments = sorted(layout_for(tmp_path, Generation.THREE).log.glob("*.log"))
+    segments = sorted(layout_for(tmp_path, WRITTEN[Generation.THREE]).log.glob("*.log"))
     assert len(segments) >= 3
     segments[1].unlink()
     before = tree(tmp_path)

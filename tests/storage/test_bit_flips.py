@@ -17,10 +17,11 @@ import pytest
 from penstock.errors import BadData
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import RECORD_MARKER
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import Batch, decode_snapshot
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT
 from penstock.formats.taskflux.sync_point import SLOT_SIZE
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -70,7 +71,7 @@ def build(generation: Generation, *, in_compaction: bool = False) -> Image:
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(2), count=2)
     tasks = [(1, 5, b"one"), (2, -5, b"two")]
     at = point(2)
-    node.save_snapshot(at, encode_snapshot(at, 1, [(head, tasks)], WRITTEN[generation]))
+    node.save_snapshot(at, encode_snapshot(at, 1, [(head, tasks)], WRITTEN[generation].snapshot))
     if in_compaction:
         renamed = next(
             n for n, o in enumerate(files.operations)

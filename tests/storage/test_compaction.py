@@ -14,8 +14,9 @@ import pytest
 from penstock.errors import BadData, CorruptData
 from penstock.formats.taskflux.compaction import FILE_NAME, Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot import Patch, encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import decode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, Index, QueueHead, SnapshotPoint, TaskId
 from penstock.storage.directory import NodeDirectory
 from penstock.testing.disk import Image, MemoryFiles, Operation, crash_states
@@ -31,7 +32,7 @@ GENERATIONS = [Generation.TWO, Generation.THREE]
 def pieces_of(at: SnapshotPoint, generation: Generation) -> Generator[bytes, None, Patch | None]:
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(1), count=1)
     state = [(head, [(1, 0, b"state at %d" % at.index)])]
-    return encode_snapshot(at, 1, state, WRITTEN[generation])
+    return encode_snapshot(at, 1, state, WRITTEN[generation].snapshot)
 
 
 def save(node: NodeDirectory, index: int, term: int = 1) -> None:

@@ -16,8 +16,9 @@ from typing import TypeVar
 import pytest
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import decode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -105,7 +106,9 @@ class Workload:
         point = SnapshotPoint(index=Index(index), term=self.node.log.term(Index(index)))
         payload = f"state at {index}".encode() * 40
         head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(1), count=1)
-        pieces = encode_snapshot(point, 1, [(head, [(1, 0, payload)])], WRITTEN[self.generation])
+        pieces = encode_snapshot(
+            point, 1, [(head, [(1, 0, payload)])], WRITTEN[self.generation].snapshot
+        )
         self._do(
             "snapshot",
             lambda: self.node.save_snapshot(point, pieces),

@@ -14,7 +14,8 @@ from penstock.errors import BadData, DirectoryLocked, PathRefused, StorageFailed
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, segment_name
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, HardState, Index, QueueHead, TaskId, Term
 from penstock.storage.directory import (
     LOCK_NAME,
@@ -74,9 +75,9 @@ DATA_3 = (3, "data/log", "data/tflux.metadata", "data/tflux.snapshot")
         ({"consensus__raft_log": HEADER_1}, "consensus", CONSENSUS_1),
         ({"consensus__raft_log": encode_header(LogLayout.ONE_A)}, "consensus", CONSENSUS_1),
         ({"consensus__raft_log": b""}, "consensus", CONSENSUS_1),
-        ({"consensus__raft_metadata": encode_metadata(HardState(), Generation.ONE)}, "consensus",
+        ({"consensus__raft_metadata": encode_metadata(HardState(), WRITTEN[Generation.ONE].metadata)}, "consensus",
          CONSENSUS_1),
-        ({"consensus__raft_metadata": encode_metadata(HardState(), Generation.TWO)}, "consensus",
+        ({"consensus__raft_metadata": encode_metadata(HardState(), WRITTEN[Generation.TWO].metadata)}, "consensus",
          CONSENSUS_2),
         ({"data__tflux_log": HEADER_2}, "data", DATA_2),
         ({"data__tflux_log": b""}, "data", DATA_2),
@@ -99,7 +100,7 @@ def test_a_directory_is_found_from_its_root_and_from_below(
 def test_an_empty_log_under_the_old_name_is_of_the_kind_of_its_neighbours(
     tmp_path: Path, generation: Generation
 ) -> None:
-    metadata = encode_metadata(HardState(), generation)
+    metadata = encode_metadata(HardState(), WRITTEN[generation].metadata)
     put(tmp_path, consensus__raft_log=b"", consensus__raft_metadata=metadata)
     expected = CONSENSUS_1 if generation is Generation.ONE else OLD_NAME_2
     assert names_of(locate(FILES, tmp_path), tmp_path) == expected
@@ -146,7 +147,7 @@ def test_the_layout_of_a_new_directory_is_found_again(
     tmp_path: Path, generation: Generation
 ) -> None:
     build(tmp_path / "node", generation)
-    expected = layout_for(tmp_path / "node", generation)
+    expected = layout_for(tmp_path / "node", WRITTEN[generation])
     assert locate(FILES, tmp_path / "node") == expected
     assert expected.home == expected.metadata.parent
     if generation is not Generation.THREE:
@@ -350,7 +351,7 @@ def test_under_any_umask_only_the_owner_may_read(tmp_path: Path, generation: Gen
             node.log.sync()
             node.log.set_committed(Index(n))
         head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(0), count=0)
-        pieces = encode_snapshot(point(2), 1, [(head, [])], WRITTEN[generation])
+        pieces = encode_snapshot(point(2), 1, [(head, [])], WRITTEN[generation].snapshot)
         node.save_snapshot(point(2), pieces)
         node.metadata.replace(HardState(term=Term(2)))
         node.close()
@@ -369,7 +370,7 @@ def test_a_symbolic_link_in_place_of_a_log_file_is_refused(
 ) -> None:
     root, target = tmp_path / "node", tmp_path / "precious"
     NodeDirectory(FILES, root, generation=generation, limits=SMALL).close()
-    layout = layout_for(root, generation)
+    layout = layout_for(root, WRITTEN[generation])
     log = layout.log if generation is Generation.TWO else layout.log / segment_name(0)
     for path in (log, layout.companions / "penstock.synced", root / LOCK_NAME):
         data = path.read_bytes()
@@ -393,7 +394,7 @@ def test_temporary_leftovers_are_removed_and_nothing_else(
     tmp_path: Path, generation: Generation
 ) -> None:
     NodeDirectory(FILES, tmp_path, generation=generation, limits=SMALL).close()
-    layout = layout_for(tmp_path, generation)
+    layout = layout_for(tmp_path, WRITTEN[generation])
     leftovers = [
         layout.snapshot.with_name(layout.snapshot.name + TEMPORARY_SUFFIX),
         layout.companions / (segment_name(99) + TEMPORARY_SUFFIX),

@@ -16,7 +16,8 @@ import pytest
 
 from penstock.errors import NoRoom, StorageFailed
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, HardState, Index, QueueHead, TaskId, Term
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles
@@ -165,7 +166,9 @@ def calls_of(
 
     def write() -> object:
         head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(0), count=0)
-        return node.snapshot.write(encode_snapshot(point(1), 1, [(head, [])], WRITTEN[generation]))
+        return node.snapshot.write(
+            encode_snapshot(point(1), 1, [(head, [])], WRITTEN[generation].snapshot)
+        )
 
     return {"write": write, "writer": node.snapshot.writer}
 

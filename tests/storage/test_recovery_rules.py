@@ -20,8 +20,9 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import decode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, HardState, NodeId, QueueHead, TaskId, Term
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles
@@ -78,9 +79,9 @@ def test_r1_missing_or_empty_metadata_is_term_1_without_a_vote(
     generation: Generation, image: dict[str, bytes]
 ) -> None:
     files = MemoryFiles(image)
-    store = MetadataStore(files, HOME / "raft.metadata", generation)
+    store = MetadataStore(files, HOME / "raft.metadata", WRITTEN[generation].metadata)
     assert store.state == HardState(term=Term(1), vote=None)
-    expected = encode_metadata(HardState(), generation)
+    expected = encode_metadata(HardState(), WRITTEN[generation].metadata)
     assert files.image() == {str(HOME / "raft.metadata"): expected}
 
 
@@ -110,10 +111,10 @@ def test_r2_a_segment_header_cut_short_by_a_crash_is_made_anew() -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_r2_metadata_cut_short_at_its_birth_is_made_anew(generation: Generation) -> None:
     path = HOME / "raft.metadata"
-    initial = encode_metadata(HardState(), generation)
+    initial = encode_metadata(HardState(), WRITTEN[generation].metadata)
     for size in range(16):
         files = MemoryFiles({str(path): initial[:size]})
-        assert MetadataStore(files, path, generation).state == HardState()
+        assert MetadataStore(files, path, WRITTEN[generation].metadata).state == HardState()
 
 
 def test_r2_a_short_header_with_other_bytes_is_refused_and_kept() -> None:
@@ -129,14 +130,14 @@ def test_r2_a_short_header_with_other_bytes_is_refused_and_kept() -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_r2_metadata_cut_short_after_a_vote_is_refused(generation: Generation) -> None:
     path = HOME / "raft.metadata"
-    whole = encode_metadata(HardState(term=Term(3), vote=NodeId(2)), generation)
+    whole = encode_metadata(HardState(term=Term(3), vote=NodeId(2)), WRITTEN[generation].metadata)
     first_difference = 12 if generation is Generation.TWO else 16
     for size in range(first_difference, len(whole)):
         if size == 16 and generation is Generation.TWO:
             continue  # the form without a checksum that programs of that time wrote
         files = MemoryFiles({str(path): whole[:size]})
         with pytest.raises(BadData) as caught:
-            MetadataStore(files, path, generation)
+            MetadataStore(files, path, WRITTEN[generation].metadata)
         assert caught.value.path == str(path)
         assert files.image() == {str(path): whole[:size]}
 
@@ -203,7 +204,7 @@ def _node(generation: Generation) -> MemoryFiles:
     node.log.sync()
     node.metadata.replace(HardState(term=Term(2), vote=NodeId(1)))
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(1), count=1)
-    pieces = encode_snapshot(point(1), 1, [(head, [(1, 0, b"task")])], WRITTEN[generation])
+    pieces = encode_snapshot(point(1), 1, [(head, [(1, 0, b"task")])], WRITTEN[generation].snapshot)
     node.save_snapshot(point(1), pieces)
     node.close()
     return files
@@ -361,7 +362,7 @@ def test_r9_metadata_with_a_wrong_checksum_or_an_impossible_value_is_refused(
     generation: Generation,
 ) -> None:
     path = HOME / "raft.metadata"
-    whole = encode_metadata(HardState(term=Term(3), vote=NodeId(2)), generation)
+    whole = encode_metadata(HardState(term=Term(3), vote=NodeId(2)), WRITTEN[generation].metadata)
     term = slice(8, 12) if generation is Generation.TWO else slice(8, 16)
     impossible = bytearray(whole)
     impossible[term] = bytes(term.stop - term.start)
@@ -369,7 +370,7 @@ def test_r9_metadata_with_a_wrong_checksum_or_an_impossible_value_is_refused(
     for data in (whole[:-1] + bytes([whole[-1] ^ 1]), bytes(impossible), whole + b"\x00" * 5):
         files = MemoryFiles({str(path): data})
         with pytest.raises(BadData) as caught:
-            MetadataStore(files, path, generation)
+            MetadataStore(files, path, WRITTEN[generation].metadata)
         assert caught.value.path == str(path)
         assert caught.value.offset is not None
         assert files.image() == {str(path): data}
@@ -381,7 +382,7 @@ def test_r9_a_vote_is_written_beside_synced_renamed_and_its_name_synced(
 ) -> None:
     files = MemoryFiles()
     path = HOME / "raft.metadata"
-    store = MetadataStore(files, path, generation)
+    store = MetadataStore(files, path, WRITTEN[generation].metadata)
     del files.operations[:]
     store.replace(HardState(term=Term(7), vote=NodeId(3)))
     sibling = str(path) + TEMPORARY_SUFFIX

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.errors import NoRoom, StorageFailed
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot import Patch, encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, QueueHead, TaskId
 from penstock.storage.files import TEMPORARY_SUFFIX
 from penstock.storage.snapshot import WRITE_SIZE, SnapshotStore
@@ -30,7 +31,7 @@ def pieces(index: int, generation: Generation) -> Generator[bytes, None, Patch |
     """Return a snapshot that takes several writes."""
     tasks = [(n + 1, n, bytes([n]) * (WRITE_SIZE // 2)) for n in range(5)]
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(5), count=5)
-    return encode_snapshot(point(index), 1, [(head, tasks)], WRITTEN[generation])
+    return encode_snapshot(point(index), 1, [(head, tasks)], WRITTEN[generation].snapshot)
 
 
 def operations_of_a_snapshot(generation: Generation) -> list[Operation]:

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.errors import BadData, StorageFailed
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, StoredTask, encode_snapshot
+from penstock.formats.taskflux.snapshot import Patch, StoredTask, encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.snapshot_frame import detect_layout
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, QueueHead, SnapshotPoint, TaskId
 from penstock.storage import snapshot
 from penstock.storage.files import TEMPORARY_SUFFIX, OsFiles
@@ -30,7 +31,7 @@ def pieces(
     at: SnapshotPoint, generation: Generation, tasks: Iterator[StoredTask], count: int
 ) -> Generator[bytes, None, Patch | None]:
     head = QueueHead(name=DEFAULT_QUEUE, policy=NO_LIMITS, last_id=TaskId(count), count=count)
-    return encode_snapshot(at, 1, [(head, tasks)], WRITTEN[generation])
+    return encode_snapshot(at, 1, [(head, tasks)], WRITTEN[generation].snapshot)
 
 
 def small(
@@ -115,10 +116,12 @@ def test_what_was_written_is_what_the_next_start_reads(
         store.write(small(generation, index, b"state %d" % index)).install()
         store.reload()
         for found in (store, SnapshotStore(OsFiles(), tmp_path / "snapshot")):
-            assert found.header == SnapshotHeader(layout=WRITTEN[generation], point=point(index))
+            assert found.header == SnapshotHeader(
+                layout=WRITTEN[generation].snapshot, point=point(index)
+            )
             assert tasks_of(found) == [(1, 7, b"state %d" % index)]
     file = store.open()
-    assert detect_layout(file.read, file.size()) is WRITTEN[generation]
+    assert detect_layout(file.read, file.size()) is WRITTEN[generation].snapshot
     file.close()
     assert [p.name for p in tmp_path.iterdir()] == ["snapshot"]
 

@@ -9,6 +9,7 @@ from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     AddTask,
@@ -86,7 +87,7 @@ def build(root: Path, generation: Generation, *, snapshot_after: int | None = No
     if generation is Generation.ONE:
         return build_1(root)
     history = deltas(generation)
-    with new_directory(root, generation) as new:
+    with new_directory(root, WRITTEN[generation]) as new:
         start = 0
         if snapshot_after is not None:
             start = snapshot_after + 1
@@ -111,5 +112,5 @@ def build_1(root: Path, layout: LogLayout = LogLayout.ONE_B) -> Path:
         for term, command in commands()
     ]
     (home / "raft.log").write_bytes(encode_header(layout) + b"".join(records))
-    (home / "raft.metadata").write_bytes(encode_metadata(STATE, Generation.ONE))
+    (home / "raft.metadata").write_bytes(encode_metadata(STATE, WRITTEN[Generation.ONE].metadata))
     return root

@@ -7,7 +7,8 @@ from typing import Final
 
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, encode_snapshot
+from penstock.formats.taskflux.snapshot import encode_snapshot
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -59,7 +60,7 @@ class GrowingDirectory:
         """Put a snapshot in place of the entries up to ``at``."""
         log = self.directory.log
         point = SnapshotPoint(index=Index(at), term=log.term(Index(at)))
-        layout = WRITTEN[self.directory.layout.generation]
+        layout = WRITTEN[self.directory.layout.generation].snapshot
         heads = [
             QueueHead(name=name, policy=NO_LIMITS, last_id=TaskId(at + 1), count=0)
             for name in (DEFAULT_QUEUE, QUEUE)

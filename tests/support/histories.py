@@ -16,6 +16,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Dequeue,
@@ -45,10 +46,14 @@ POLICIES: Final = st.sampled_from(
     ]
 )
 
+_HEAPS: Final = POLICIES.filter(lambda policy: policy.implementation is Implementation.HEAP)
+"""What a snapshot of variant 1d can hold."""
+
 _SNAPSHOTS: Final = {
     LogLayout.ONE_A: (SnapshotLayout.ONE_A, SnapshotLayout.ONE_A_COUNTED),
     LogLayout.ONE_B: (SnapshotLayout.ONE_B, SnapshotLayout.ONE_COUNTED),
     LogLayout.ONE_C: (SnapshotLayout.ONE_C,),
+    LogLayout.ONE_D: (SnapshotLayout.ONE_D,),
     LogLayout.TWO: (SnapshotLayout.TWO_SEED, SnapshotLayout.TWO_CODE),
     LogLayout.THREE: (SnapshotLayout.THREE,),
 }
@@ -56,14 +61,20 @@ _SNAPSHOTS: Final = {
 
 @st.composite
 def histories(
-    draw: st.DrawFn, contents: Contents, *, size_max: int = 12, is_plain: bool = False
+    draw: st.DrawFn, layout: LogLayout, *, size_max: int = 12, is_plain: bool = False
 ) -> list[tuple[int, Change]]:
     """Return terms and changes. ``is_plain``: only queues that generation 1 has bytes for."""
+    contents = layout.contents
     policies = st.sampled_from([Policy(), Policy(size_max=2)]) if is_plain else POLICIES
     state, term = NaiveQueues(), 1
     history: list[tuple[int, Change]] = []
-    for _ in range(draw(st.integers(0, size_max))):
-        if contents is Contents.COMMANDS:
+    change: Change
+    for number in range(draw(st.integers(0, size_max))):
+        if layout is LogLayout.ONE_D and (number == 0 or draw(st.integers(0, 4)) == 0):
+            # The first entry shows the variant: only a creation with a policy tells 1d from 1b.
+            name, policy = st.sampled_from(NAMES), policies if is_plain else _HEAPS
+            change = draw(st.builds(CreateWithPolicy, queue=name, policy=policy))
+        elif contents is Contents.COMMANDS:
             change = draw(_command())
         else:
             change = draw(_delta(state, policies, by_id=contents is Contents.DELTAS_BY_ID))
@@ -116,7 +127,7 @@ def nodes(
     draw: st.DrawFn, layout: LogLayout, *, size_max: int = 12, is_plain: bool = False
 ) -> Node:
     """Return a node with a random history, cut into snapshot, segments and commit at random."""
-    history = draw(histories(layout.contents, size_max=size_max, is_plain=is_plain))
+    history = draw(histories(layout, size_max=size_max, is_plain=is_plain))
     last = len(history) - 1
     snapshot_at = draw(st.integers(-1, last))
     snapshot_layout = draw(st.sampled_from(_SNAPSHOTS[layout]))

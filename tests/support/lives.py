@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import Entry, HardState, Index, NodeId, SnapshotPoint, Term
 from penstock.queues.state import State
 from penstock.server.rebuild import Replay, SnapshotWalk
@@ -59,7 +60,7 @@ class Entries:
             sync_pages = None if shelf is None else shelf.begin_checkpoint(point)
             if sync_pages is not None:
                 sync_pages()
-            walk = SnapshotWalk(state, point, self.generation)
+            walk = SnapshotWalk(state, point, WRITTEN[self.generation].snapshot)
             directory.save_snapshot(point, walk.pieces)
             walk.end()
             if shelf is not None:

@@ -17,6 +17,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -84,11 +85,11 @@ class NaiveQueues:
                 self._drop(change.queue, [t for t in self._tasks(change.queue) if t[1:] == value])
             case CreateCommand():
                 self.queues.setdefault(change.queue, NaiveQueue(Policy(size_max=change.size_max)))
+            case CreateWithPolicy():
+                self.queues.setdefault(change.queue, NaiveQueue(change.policy))
             case Enqueue():
                 queue = self.queues.get(change.queue)
-                if queue and (
-                    queue.policy.size_max is None or len(queue.tasks) < queue.policy.size_max
-                ):
+                if queue and _takes(queue, change):
                     queue.add(change.key, change.payload)
             case Dequeue():
                 if change.queue in self.queues:
@@ -133,3 +134,12 @@ class NaiveQueues:
             )
             for name, queue in self.queues.items()
         ]
+
+
+def _takes(queue: NaiveQueue, task: Enqueue) -> bool:
+    policy = queue.policy
+    return (
+        (policy.size_max is None or len(queue.tasks) < policy.size_max)
+        and (policy.payload_size_max is None or len(task.payload) <= policy.payload_size_max)
+        and (policy.keys is None or policy.keys.lowest <= task.key <= policy.keys.highest)
+    )

@@ -23,6 +23,7 @@ from penstock.formats.taskflux.log import (
 )
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.formats.taskflux.snapshot import SnapshotLayout
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     AddTask,
     CreateQueue,
@@ -50,6 +51,7 @@ SNAPSHOTS: Final = {
     LogLayout.ONE_A: SnapshotLayout.ONE_A,
     LogLayout.ONE_B: SnapshotLayout.ONE_B,
     LogLayout.ONE_C: SnapshotLayout.ONE_C,
+    LogLayout.ONE_D: SnapshotLayout.ONE_D,
     LogLayout.TWO: SnapshotLayout.TWO_SEED,
     LogLayout.THREE: SnapshotLayout.THREE,
 }
@@ -147,7 +149,9 @@ class Node:
             name = "log.raft" if self.layout is LogLayout.TWO else "raft.log"
             files = {f"consensus/{name}": self.log(self.log_first, end)}
         if self.state is not None:
-            files[f"{home}/{names[0]}"] = encode_metadata(self.state, self.generation)
+            files[f"{home}/{names[0]}"] = encode_metadata(
+                self.state, WRITTEN[self.generation].metadata
+            )
         if self.snapshot_at >= 0:
             files[f"{home}/{names[1]}"] = self.snapshot()
         if self.synced is not None:

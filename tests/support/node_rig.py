@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import Index, NodeId, QueueName, SnapshotPoint
 from penstock.protocol import version2 as v2
 from penstock.protocol.version2.requests import Singles
@@ -227,7 +228,7 @@ class Rig:
     def begin_snapshot(self) -> None:
         point = self.replica.snapshot_point()
         self.sync_pages = None if self.shelf is None else self.shelf.begin_checkpoint(point)
-        self.walk = (point, SnapshotWalk(self.state, point, self.generation), [])
+        self.walk = (point, SnapshotWalk(self.state, point, WRITTEN[self.generation].snapshot), [])
 
     def snapshot_slice(self) -> bool:
         """Take one piece of the snapshot under way; return whether it is in place now."""

@@ -78,7 +78,7 @@ def seed_metadata_in_place(patch: Patch) -> None:
     def replace(self: MetadataStore, state: HardState) -> None:
         file = self._files.open(self._path, write=True, create=True)
         file.truncate(0)
-        file.write(0, [encode_metadata(state, self._generation)])
+        file.write(0, [encode_metadata(state, self.layout)])
         file.sync()
         self._files.sync_directory(self._path.parent)
         self._state = state

@@ -6,7 +6,7 @@ Keys cover all 64 bits, payloads may be empty or look like parts of a log, names
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hypothesis import strategies as st
@@ -32,6 +32,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -135,6 +136,7 @@ commands: st.SearchStrategy[Command] = (
     | st.builds(Dequeue, queue=names)
     | st.builds(CountTasks, queue=names)
     | st.builds(CreateCommand, queue=names, size_max=bare_limits)
+    | st.builds(CreateWithPolicy, queue=names, policy=policies())
     | st.builds(DeleteCommand, queue=names)
     | st.just(ListQueues())
 )
@@ -227,6 +229,8 @@ def _queue(draw: st.DrawFn, name: QueueName, form: QueueForm) -> tuple[QueueHead
     found = draw(st.lists(st.tuples(keys, payloads()), max_size=4))
     bare = bare_limits.map(lambda limit: Policy(size_max=limit))
     policy = draw(bare if form is QueueForm.LIMIT else policies())
+    if form is QueueForm.OPTIONAL_LIMITS:
+        policy = replace(policy, implementation=Implementation.HEAP)
     if form.has_ids:
         ids = draw(
             st.lists(

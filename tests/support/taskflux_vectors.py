@@ -20,6 +20,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -142,6 +143,17 @@ COMMANDS: Final[list[tuple[Command, bytes]]] = [
     (
         CreateCommand(queue=ORDERS, size_max=None),
         _hex("51 06 6F 72 64 65 72 73 00 00 00 00"),
+    ),
+    (
+        CreateWithPolicy(queue=ORDERS, policy=Policy(size_max=100)),
+        _hex("51 06 6F 72 64 65 72 73 00 00 00 01 00 00 00 64 FF FF FF FF 00"),
+    ),
+    (
+        CreateWithPolicy(queue=ORDERS, policy=BOUNDED),
+        _hex(
+            "51 06 6F 72 64 65 72 73 00 00 00 01 00 00 00 64 FF FF FF FF 01"
+            "FF FF FF FF FF FF FF F6 00 00 00 00 00 00 00 0A"
+        ),
     ),
     (DeleteCommand(queue=ORDERS), _hex("52 06 6F 72 64 65 72 73")),
     (ListQueues(), _hex("4C")),
@@ -329,6 +341,14 @@ SNAPSHOT_1B: Final = _hex("""
     00 00 00 02 00 00 00 00 00 00 00 05 00 00 00 02
     68 69 FF FF FF FF FF FF FF FF 00 00 00 00
 """)
+SNAPSHOT_1D: Final = _hex("""
+    2F 6F 0F 2F 00 00 00 02 00 00 00 02 00 FF FF FF
+    FF 00 00 00 00 00 00 06 6F 72 64 65 72 73 00 00
+    00 64 01 FF FF FF FF FF FF FF F6 00 00 00 00 00
+    00 00 0A 00 00 00 00 02 00 00 00 00 00 00 00 05
+    00 00 00 02 68 69 FF FF FF FF FF FF FF FF 00 00
+    00 00
+""")
 SNAPSHOT_2: Final = _hex("""
     B6 38 0F C9 00 00 00 02 00 00 00 02 00 00 00 02
     00 00 00 00 01 FF FF FF FF FF FF FF FF 00 00 00
@@ -393,6 +413,7 @@ _QUEUES_3: Final = _queues(BOUNDED, 3, (2, 3))
 SNAPSHOTS: Final = [
     SnapshotVector("1", SnapshotLayout.ONE_COUNTED, SNAPSHOT_1, POINT, _QUEUES_1),
     SnapshotVector("1b", SnapshotLayout.ONE_B, SNAPSHOT_1B, POINT, _QUEUES_1),
+    SnapshotVector("1d", SnapshotLayout.ONE_D, SNAPSHOT_1D, POINT, _QUEUES_2),
     SnapshotVector("2", SnapshotLayout.TWO_SEED, SNAPSHOT_2, POINT, _QUEUES_2),
     SnapshotVector("2 as programmed", SnapshotLayout.TWO_CODE, SNAPSHOT_2_CODE, POINT, _QUEUES_2),
     SnapshotVector("3", SnapshotLayout.THREE, SNAPSHOT_3, POINT, _QUEUES_3),

@@ -20,6 +20,7 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.formats.taskflux.metadata import MetadataLayout, decode_metadata, encode_metadata
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     AddTask,
@@ -54,7 +55,7 @@ History = list[tuple[int, Change]]
 
 
 def converted(path: Path, to: Generation, out: Path, *, uncommitted: bool = False) -> Converted:
-    return convert(read_history(resolve(path)), to, out, uncommitted=uncommitted)
+    return convert(read_history(resolve(path)), WRITTEN[to], out, uncommitted=uncommitted)
 
 
 def add(payload: bytes, queue: QueueName = DEFAULT_QUEUE) -> AddTask:
@@ -360,7 +361,7 @@ def test_a_vote_for_node_0_has_no_bytes_in_generation_2(tmp_path: Path) -> None:
 
 def _metadata(state: HardState) -> bytes:
     assert MetadataLayout.THREE.size == 24
-    return encode_metadata(state, THREE_)
+    return encode_metadata(state, WRITTEN[THREE_].metadata)
 
 
 def damaged_three() -> dict[str, Files]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.cli.families import Asked, Format, Row, Sending, left_fields, queue_asked, written
-from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
 from penstock.tools.beats.convert import convert, respool
@@ -118,7 +118,7 @@ class BeatsFiles:
             "left_unencodable": done.left_unencodable,
         }
 
-    def _convert(self, to: Generation, out: Path, asked: Asked, progress: Progress) -> Row:
+    def _convert(self, to: Variant, out: Path, asked: Asked, progress: Progress) -> Row:
         done = convert(
             self.location,
             to,

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
+from penstock.cli.output import say
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused, QueueMissing
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
 from penstock.tools import convert as taskflux_convert
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-Format = Generation | SegmentVersion
+Format = Variant | SegmentVersion
 FORMATS: Final[dict[str, Format]] = {**taskflux_convert.FORMATS, **BEATS_FORMATS}
 """What a conversion writes, by the names that people type."""
 
@@ -96,6 +98,16 @@ PasswordFileOption = Annotated[
         metavar="FILE",
         readable=False,
         help="Beats: the password that the key is derived from.",
+    ),
+]
+FilesGenerationOption = Annotated[
+    int | None,
+    typer.Option(
+        "--generation",
+        metavar="N",
+        min=1,
+        max=3,
+        help="TaskFlux: which files to read, 1, 2 or 3, if PATH holds two sets of them.",
     ),
 ]
 PropertiesOption = Annotated[
@@ -193,22 +205,36 @@ class Keys:
                 )
 
 
-def source_at(path: Path, keys: Keys) -> Source:
+def source_at(path: Path, keys: Keys, generation: int | None = None) -> Source:
     """Return the files at ``path``. Raises ``PathRefused``, ``BadData`` or ``InvalidValue``."""
     if rabbitmq_location.is_rabbitmq(path):
         keys.refuse("RabbitMQ's")
+        _refuse_generation(generation, "RabbitMQ's")
         return RabbitMQFiles(rabbitmq_location.resolve(path))
     if beats_location.is_beats(path):
+        _refuse_generation(generation, "Beats'")
         from penstock.cli.beats_files import BeatsFiles  # needs libraries that not everybody has
 
         return BeatsFiles(beats_location.resolve(path), keys.read())
-    target = taskflux_target.resolve(path)
+    wanted = None if generation is None else Generation(generation)
+    target = taskflux_target.resolve(path, wanted)
     keys.refuse("TaskFlux's")
+    if target.notice is not None:
+        say(target.notice)
     return TaskFluxFiles(target)
 
 
-def _refuse_spool(to: Format, whose: str) -> Generation:
-    """Return the generation that was asked for. Raises ``CannotConvert``."""
+def _refuse_generation(generation: int | None, whose: str) -> None:
+    """Raise ``typer.BadParameter`` if a generation was named for files that have none."""
+    if generation is not None:
+        raise typer.BadParameter(
+            f"the files are {whose}, which have no generations; omit the flag",
+            param_hint="--generation",
+        )
+
+
+def _refuse_spool(to: Format, whose: str) -> Variant:
+    """Return the variant that was asked for. Raises ``CannotConvert``."""
     if isinstance(to, SegmentVersion):
         raise CannotConvert(
             f"files of {whose} are not written as segments of Beats; choose one of"
@@ -294,11 +320,11 @@ class TaskFluxFiles:
 
 
 def written(
-    to: Generation, out: Path, entries: int, snapshot_index: int | None, queues: int, tasks: int
+    to: Variant, out: Path, entries: int, snapshot_index: int | None, queues: int, tasks: int
 ) -> Row:
     return {
         "family": taskflux_target.FAMILY,
-        "generation": int(to),
+        "generation": int(to.generation),
         "path": str(out),
         "entries": entries,
         "snapshot_index": snapshot_index,

@@ -13,6 +13,7 @@ from penstock.cli.families import (
     Asked,
     AsOfOption,
     ExpiredOption,
+    FilesGenerationOption,
     KeyFileOption,
     Keys,
     PasswordFileOption,
@@ -49,6 +50,7 @@ def inspect(
     table: TableOption = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Say what PATH is: family, generation or version, counts, indexes, damage. One JSON object.
 
@@ -58,7 +60,7 @@ def inspect(
       penstock inspect node --table
       penstock inspect old/consensus/log.raft
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(source.size, "reading") as shown:
         row = source.inspect(shown.advance)
     damage = row["damage"]
@@ -87,6 +89,7 @@ def dump(
     path: PathArgument,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Print every entry, record, queue, task and metadata file in file order, damage included.
 
@@ -95,7 +98,7 @@ def dump(
       penstock dump node
       penstock dump node/data/tflux.snapshot
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     is_whole = True
     with bar(source.size, "reading") as shown:
         for row in source.dump(shown.advance):
@@ -123,6 +126,7 @@ def tasks(
     table: TableOption = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Print what the queues hold, each in its order of delivery.
 
@@ -144,7 +148,7 @@ def tasks(
         include_expired=include_expired,
         as_of=as_of,
     )
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(source.size, "reading") as shown:
         found = source.tasks(asked, shown.advance)
         if table:
@@ -168,6 +172,7 @@ def verify(
     path: PathArgument,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Check everything that can be checked; print the damage as rows, nothing if all is well.
 
@@ -176,7 +181,7 @@ def verify(
       penstock verify node
       penstock verify old
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(source.size, "verifying") as shown:
         for row in source.verify(shown.advance):
             emit(row)
@@ -190,6 +195,7 @@ def repair(
     out: OutOption,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Salvage all that is provably whole into a new directory; print what was left, row by row.
 
@@ -198,7 +204,7 @@ def repair(
       penstock repair damaged --out salvaged
       penstock repair rabbit --out mended
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(2 * source.size, "salvaging") as shown:
         for row in source.repair(out, shown.advance):
             emit(row)
@@ -229,6 +235,7 @@ def convert(
     properties: PropertiesOption = None,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    generation: FilesGenerationOption = None,
 ) -> None:
     """Write PATH in another generation into a new directory; refuse what that one cannot hold.
 
@@ -254,7 +261,7 @@ def convert(
         as_of=as_of,
         properties=properties,
     )
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file))
+    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(source.size, "converting") as shown:
         row = source.convert(FORMATS[to], out, asked, shown.advance)
     emit(row)

@@ -44,7 +44,12 @@ MetricsOption = Annotated[
     typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds metrics."),
 ]
 GenerationOption = Annotated[
-    int, typer.Option("--generation", help="Files of a new directory: 2 or 3.")
+    int | None,
+    typer.Option(
+        "--generation",
+        metavar="N",
+        help="Files of a new directory, 2 or 3 (default 3); or which of two sets of files to serve.",
+    ),
 ]
 SnapshotBytesOption = Annotated[
     int, typer.Option("--snapshot-bytes", help="Log behind a snapshot that leads to the next.")
@@ -136,7 +141,7 @@ def serve(
     listen: ListenOption = "127.0.0.1:2602",
     allow_remote: AllowRemoteOption = False,
     metrics: MetricsOption = None,
-    generation: GenerationOption = 3,
+    generation: GenerationOption = None,
     snapshot_bytes: SnapshotBytesOption = SNAPSHOT_BYTES,
     max_connections: MaxConnectionsOption = _DEFAULTS.connections_max,
     max_queues: MaxQueuesOption = _DEFAULTS.queues_max,
@@ -180,7 +185,7 @@ def serve(
             idle_seconds=idle_timeout,
             stall_seconds=stall_timeout,
         )
-        if generation not in (2, 3):
+        if generation not in (None, 2, 3):
             raise InvalidValue("--generation is 2 or 3; generation 1 is read and upgraded")
         if snapshot_bytes < 2**20:
             raise InvalidValue("--snapshot-bytes is 1048576 or more")

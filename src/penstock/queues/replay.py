@@ -17,6 +17,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -116,11 +117,9 @@ class Queues:
                     None if taken is None else RemoveTask(queue=command.queue, id=TaskId(taken[0]))
                 )
             case CreateCommand():
-                if command.queue in self.by_name:
-                    return None
-                created = CreateQueue(queue=command.queue, policy=Policy(size_max=command.size_max))
-                self.apply(created)
-                return created
+                return self._create(command.queue, Policy(size_max=command.size_max))
+            case CreateWithPolicy():
+                return self._create(command.queue, command.policy)
             case DeleteCommand():
                 if command.queue not in self.by_name:
                     return None
@@ -131,11 +130,25 @@ class Queues:
             case _:
                 assert_never(command)
 
+    def _create(self, name: QueueName, policy: Policy) -> CreateQueue | None:
+        if name in self.by_name:
+            return None
+        self.create(name, policy)
+        return CreateQueue(queue=name, policy=policy)
+
     def _enqueue(self, command: Enqueue) -> AddTask | None:
         queue = self.by_name.get(command.queue)
-        if queue is None:
-            return None
-        if queue.policy.size_max is not None and len(queue) >= queue.policy.size_max:
+        if queue is None or not _is_allowed(queue, command):
             return None
         queue.add(command.key, command.payload)
         return AddTask(queue=command.queue, key=command.key, payload=command.payload)
+
+
+def _is_allowed(queue: QueueContents, command: Enqueue) -> bool:
+    """Return whether a queue's policy lets a task in. Variants 1a and 1b know only the size limit."""
+    policy = queue.policy
+    if policy.size_max is not None and len(queue) >= policy.size_max:
+        return False
+    if policy.payload_size_max is not None and len(command.payload) > policy.payload_size_max:
+        return False
+    return policy.keys is None or policy.keys.lowest <= command.key <= policy.keys.highest

@@ -225,13 +225,13 @@ _GREETING_SIZE: Final = sum(
 
 
 def open_directory(
-    path: str | os.PathLike[str], *, generation: int = 3, retry: float = 0.0
+    path: str | os.PathLike[str], *, generation: int | None = None, retry: float = 0.0
 ) -> Client:
     """Start a node in this process on the directory ``path`` and return its client.
 
     The node needs no port and has the guarantees of a server: a call returns when its change is durable. Closing the
-    client stops the node. A missing directory is created. ``generation``: the file format of a new directory
-    (docs/formats). ``retry``: as for ``connect``. Raises ``DirectoryLocked`` if another process has the directory
+    client stops the node. A missing directory is created. ``generation``: the file format of a new directory, 3 by
+    default, and which files to open if the directory holds both (docs/formats). ``retry``: as for ``connect``. Raises ``DirectoryLocked`` if another process has the directory
     open, ``PathRefused`` if it cannot be used, and ``BadData`` if its files are damaged.
     """
     settings = Settings(data=checked_directory(path, "path"), generation=generation)

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import Index, NodeId, SnapshotPoint, Term
 from penstock.raft.sole import SoleMember
 from penstock.server.broker import Broker
@@ -27,6 +28,7 @@ from penstock.storage.files import Files, OsFiles, opening_directory
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.recovery import Cut
 from penstock.storage.task_pages import TaskShelf
+from penstock.tools.target import choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Recovered:
     queues: int
     cuts: list[Cut]
     upgraded: str | None  # where the files of generation 1 are kept
+    notice: str | None  # names both sets of files, where the directory holds two
 
 
 def wall_clock_ms() -> int:
@@ -77,11 +80,14 @@ class Node:
         self.settings = settings
         files = OsFiles() if files is None else files
         with opening_directory(settings.data):
-            upgraded = upgrade(files, settings.data)
+            wanted = None if settings.generation is None else Generation(settings.generation)
+            choice = choose(files, settings.data, wanted)
+            upgraded = upgrade(files, settings.data, choice.layout)
             directory = NodeDirectory(
                 files,
                 settings.data,
-                generation=Generation(settings.generation),
+                layout=choice.layout if upgraded is None else None,
+                generation=wanted or Generation.THREE,
                 limits=log_limits,
             )
         self.disk = disk
@@ -113,6 +119,7 @@ class Node:
             queues=len(state.by_name),
             cuts=directory.cuts,
             upgraded=upgraded,
+            notice=choice.notice,
         )
 
     def _open_alone(self, files: Files, on_failure: Callable[[PenstockError], None]) -> Replica:
@@ -142,9 +149,8 @@ class Node:
 
 
 def state_digest(replica: Replica) -> bytes:
-    walk = SnapshotWalk(
-        replica.state, SnapshotPoint(index=Index(0), term=Term(1)), replica.generation
-    )
+    layout = WRITTEN[replica.generation].snapshot
+    walk = SnapshotWalk(replica.state, SnapshotPoint(index=Index(0), term=Term(1)), layout)
     digest = hashlib.sha256()
     try:
         for piece in walk.pieces:

@@ -13,7 +13,7 @@ from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, decode_adds, decode_change
 from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, Patch, encode_snapshot
+from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout, encode_snapshot
 from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.model import (
     NO_LIMITS,
@@ -369,10 +369,11 @@ class SnapshotWalk:
     ``pieces`` may be taken slowly; ``end`` must be called afterwards, also if they were not all taken.
     """
 
-    def __init__(self, state: State, point: SnapshotPoint, generation: Generation) -> None:
+    def __init__(self, state: State, point: SnapshotPoint, layout: SnapshotLayout) -> None:
         queues = list(state.queues())
-        is_plain = _is_plain(state, generation)
-        noted = [] if is_plain else list(notes.encode_notes(_notes(state, generation)))
+        has_ids = layout.form.has_ids
+        is_plain = _is_plain(state, has_ids=has_ids)
+        noted = [] if is_plain else list(notes.encode_notes(_notes(state, has_ids=has_ids)))
         self._queues = queues
         parts: list[tuple[QueueHead, Iterable[tuple[int, int, bytes]]]] = [
             (_head(queue), queue.tasks.walk()) for queue in queues
@@ -384,7 +385,7 @@ class SnapshotWalk:
             tasks = [(number, *note) for number, note in enumerate(noted, 1)]
             parts.append((head, tasks))
         self.pieces: Generator[bytes, None, Patch | None] = encode_snapshot(
-            point, len(parts), parts, WRITTEN[generation]
+            point, len(parts), parts, layout
         )
 
     def end(self) -> None:
@@ -399,7 +400,7 @@ def _head(queue: Queue) -> QueueHead:
     return queue.head
 
 
-def _is_plain(state: State, generation: Generation) -> bool:
+def _is_plain(state: State, *, has_ids: bool) -> bool:
     """Return whether a plain snapshot says all there is to say."""
     numbers = [queue.number for queue in state.queues()]
     if numbers != list(range(len(numbers))) or state.next_number != len(numbers):
@@ -412,12 +413,12 @@ def _is_plain(state: State, generation: Generation) -> bool:
         if queue.delays() or len(queue.expiring):
             return False
         # Generation 2 numbers the tasks of a queue from 1 on when it reads them.
-        if generation is Generation.TWO and queue.tasks.last_id != len(queue):
+        if not has_ids and queue.tasks.last_id != len(queue):
             return False
     return True
 
 
-def _notes(state: State, generation: Generation) -> Iterator[notes.Note]:
+def _notes(state: State, *, has_ids: bool) -> Iterator[notes.Note]:
     yield notes.Header(next_number=state.next_number)
     for queue in state.queues():
         options = queue.options
@@ -435,7 +436,7 @@ def _notes(state: State, generation: Generation) -> Iterator[notes.Note]:
         rows = _task_rows(queue)
         while part := list(islice(rows, notes.ROWS_MAX)):
             yield notes.TaskNotes(queue=queue.number, rows=part)
-        if generation is Generation.TWO:
+        if not has_ids:
             ids = (task_id for task_id, _, _ in queue.tasks)
             while some := tuple(islice(ids, notes.ROWS_MAX)):
                 yield notes.Ids(queue=queue.number, ids=some)

@@ -234,6 +234,8 @@ def _say_started(
     recovered = node.recovered
     for cut in recovered.cuts:
         say("cut", {"text": str(cut)})
+    if recovered.notice is not None:
+        say("files", {"text": recovered.notice})
     if recovered.upgraded is not None:
         say("upgraded", {"text": f"from generation 1; its files are kept in {recovered.upgraded}"})
     host, port = address[0], address[1]

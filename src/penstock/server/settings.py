@@ -106,7 +106,8 @@ class Settings:
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     node: int = 1
-    generation: int = 3  # of a new directory; an old one keeps its own
+    # Of a new directory, 3 if None. An old one keeps its own; of two sets of files this one is served.
+    generation: int | None = None
     snapshot_bytes: int = SNAPSHOT_BYTES  # log behind the last snapshot that leads to the next
     with_ids: bool = True  # whether version 1's deliveries hold the task's id
     limits: Limits = field(default_factory=Limits)

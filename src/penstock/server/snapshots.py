@@ -119,7 +119,7 @@ class Snapshots:
             return
         point = replica.snapshot_point()
         self._started = self._now()
-        self._walk = SnapshotWalk(replica.state, point, replica.generation)
+        self._walk = SnapshotWalk(replica.state, point, self._node.directory.snapshot_layout)
         shelf = self._node.shelf
         sync_pages = None if shelf is None else shelf.begin_checkpoint(point)
         self._disk.run(

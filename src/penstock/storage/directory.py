@@ -6,15 +6,16 @@ keeps log, metadata and snapshot in step.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, CorruptData, PathRefused
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import MARKER, LogLayout, detect_layout, parse_segment_name
-from penstock.formats.taskflux.snapshot import Patch
+from penstock.formats.taskflux.snapshot import Patch, SnapshotLayout
+from penstock.formats.taskflux.variant import WRITTEN, Variant
 from penstock.model import TERM_MAX, SnapshotPoint
 from penstock.storage.files import TEMPORARY_SUFFIX, Files, Poison, read_whole
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
@@ -48,6 +49,14 @@ class Layout:
     snapshot: Path
 
     @property
+    def variant(self) -> Variant:
+        """The variant that the names show; files that are there may show another."""
+        if self.generation is not Generation.TWO:
+            return WRITTEN[self.generation]
+        names = {"tflux.log": Variant.TWO_CODE, "raft.log": Variant.TWO_MIXED}
+        return names.get(self.log.name, Variant.TWO)
+
+    @property
     def home(self) -> Path:
         """The directory that holds metadata and snapshot."""
         return self.metadata.parent
@@ -58,19 +67,16 @@ class Layout:
         return self.log if self.generation is Generation.THREE else self.log.parent
 
 
-def layout_for(root: Path, generation: Generation) -> Layout:
-    """Return where we put the files of a new directory."""
-    if generation is Generation.THREE:
-        home = root / DATA
+def layout_for(root: Path, variant: Variant) -> Layout:
+    """Return where the files of a new directory go."""
+    home = root / DATA
+    if variant is Variant.THREE:
         return _data_layout(home, Generation.THREE, home / "log")
-    home = root / CONSENSUS
-    name = "log.raft" if generation is Generation.TWO else "raft.log"
-    return Layout(
-        generation=generation,
-        log=home / name,
-        metadata=home / "raft.metadata",
-        snapshot=home / "raft.snapshot",
-    )
+    if variant is Variant.TWO_CODE:
+        return _data_layout(home, Generation.TWO, home / "tflux.log")
+    layout = layout_in(root / CONSENSUS, variant.generation)
+    is_mixed = variant is Variant.TWO_MIXED
+    return replace(layout, log=layout.home / "raft.log") if is_mixed else layout
 
 
 def _data_layout(home: Path, generation: Generation, log: Path) -> Layout:
@@ -86,19 +92,35 @@ def locate(files: Files, root: Path) -> Layout | None:
     """Return the layout of the TaskFlux files at or below ``root``, or ``None`` if there are none.
 
     ``root`` may be the node's directory, its ``data`` or ``consensus`` directory, or the
-    directory of segments itself. Raises ``BadData`` for a log that is of no kind we know.
+    directory of segments itself. Of two sets of files the newer one is returned. Raises ``BadData`` for a log that
+    is of no kind we know.
     """
+    return next(_layouts(files, root), None)
+
+
+def locate_all(files: Files, root: Path) -> list[Layout]:
+    """Return every set of files at or below ``root``, the newer one first.
+
+    There are two if programs of two dates used the same directory: TaskFlux of May 2024 ignores ``consensus`` and
+    begins an empty ``data`` beside it. Raises ``BadData`` as ``locate`` does.
+    """
+    return list(_layouts(files, root))
+
+
+def _layouts(files: Files, root: Path) -> Iterator[Layout]:
     if _segments(files, root):
-        return _data_layout(root.parent, Generation.THREE, root)
+        yield _data_layout(root.parent, Generation.THREE, root)
+        return
     for home in (root / DATA, root):
         layout = _locate_data(files, home)
         if layout is not None:
-            return layout
+            yield layout
+            break
     for home in (root / CONSENSUS, root):
         layout = _locate_consensus(files, home)
         if layout is not None:
-            return layout
-    return None
+            yield layout
+            break
 
 
 def _segments(files: Files, directory: Path) -> list[str]:
@@ -168,6 +190,13 @@ def _generation_of_log(files: Files, path: Path) -> Generation:
     return Generation.ONE if found is not LogLayout.TWO else Generation.TWO
 
 
+_BESIDE: Final = {
+    variant.metadata: variant.snapshot
+    for variant in (Variant.TWO, Variant.TWO_CODE, Variant.TWO_MIXED)
+}
+"""The snapshot that goes with the metadata of generation 2."""
+
+
 class NodeDirectory:
     """A locked and recovered directory of generation 2 or 3."""
 
@@ -176,10 +205,13 @@ class NodeDirectory:
         files: Files,
         root: Path,
         *,
+        layout: Layout | None = None,
         generation: Generation = Generation.THREE,
         limits: LogLimits = DEFAULT_LIMITS,
     ) -> None:
         """Open ``root``; ``generation`` is what a new directory gets, an old one keeps its own.
+
+        ``layout`` names the set of files to open where ``root`` holds two.
 
         Raises ``DirectoryLocked``, ``BadData`` for damage, ``PathRefused`` for generation 1.
         """
@@ -187,7 +219,8 @@ class NodeDirectory:
         self._files = files
         self._lock = files.lock(root / LOCK_NAME)
         try:
-            self.layout = locate(files, root) or layout_for(root, generation)
+            found = layout or locate(files, root)
+            self.layout = found or layout_for(root, WRITTEN[generation])
             if self.layout.generation is Generation.ONE:
                 raise PathRefused(
                     f"{root} holds files of generation 1, which are read but not served;"
@@ -207,7 +240,7 @@ class NodeDirectory:
                 # A process that was killed may have left names that only the system's cache knows.
                 files.sync_directory(directory)
         self.snapshot = SnapshotStore(files, layout.snapshot)
-        self.metadata = MetadataStore(files, layout.metadata, layout.generation)
+        self.metadata = MetadataStore(files, layout.metadata, layout.variant.metadata)
         self.log: SingleLog | SegmentedLog
         try:
             if layout.generation is Generation.TWO:
@@ -253,6 +286,19 @@ class NodeDirectory:
                 expected=f"term {last} or later",
                 found=f"term {known}",
             )
+
+    @property
+    def snapshot_layout(self) -> SnapshotLayout:
+        """The layout that a snapshot is written in: that of the one in place, or else what goes with the metadata.
+
+        Under TaskFlux's later names it is always TaskFlux's own: no program of its reads the documents' layout.
+        """
+        variant, header = self.layout.variant, self.snapshot.header
+        if variant in (Variant.TWO_CODE, Variant.THREE):
+            return variant.snapshot
+        if header is not None:
+            return header.layout
+        return _BESIDE.get(self.metadata.layout, variant.snapshot)
 
     @property
     def cuts(self) -> list[Cut]:

@@ -1,8 +1,8 @@
 """Conversion between generations, into a new directory (docs/formats/conversion.md).
 
 Generations 2 and 3 are converted entry by entry and keep their indexes. From and to generation 1, whose
-log holds requests instead of results, the state is written as a snapshot. What the target has
-no bytes for is refused; damage is refused too, for repair comes first.
+log holds requests instead of results, the state is written as a snapshot, but for variant 1a as requests. What the
+target has no bytes for is refused; damage is refused too, for repair comes first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from penstock.formats.taskflux.deltas import CREATE, REMOVE, encode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import encode_metadata
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
+    DEFAULT_QUEUE,
+    NO_LIMITS,
     NOTHING,
+    Enqueue,
     HardState,
     Implementation,
     Index,
@@ -34,7 +38,9 @@ from penstock.tools.history import Found, History, Misfit, restore_snapshot
 from penstock.tools.new_directory import NewDirectory, new_directory
 from penstock.tools.replay import Replayed, replay
 
-FORMATS: Final = {f"taskflux-{int(generation)}": generation for generation in Generation}
+FORMATS: Final = {
+    f"taskflux-{variant.word}": variant for variant in Variant if variant is not Variant.TWO_MIXED
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +58,9 @@ class Converted:
     unpaged: tuple[QueueName, ...] = ()  # queues that were paged and are heaps now
 
 
-def convert(history: History, to: Generation, out: Path, *, uncommitted: bool = False) -> Converted:
-    """Write ``history`` as generation ``to`` into ``out``. Raises ``CannotConvert`` or ``BadData``."""
-    is_by_entry = Generation.ONE not in (history.target.generation, to)
+def convert(history: History, to: Variant, out: Path, *, uncommitted: bool = False) -> Converted:
+    """Write ``history`` as variant ``to`` into ``out``. Raises ``CannotConvert`` or ``BadData``."""
+    is_by_entry = Generation.ONE not in (history.target.generation, to.generation)
     with new_directory(out, to, source=history.target.path) as new:
         _write_metadata(history, new, to)
         if history.target.kind == "metadata":
@@ -64,21 +70,27 @@ def convert(history: History, to: Generation, out: Path, *, uncommitted: bool = 
         return _fold(history, new, uncommitted=uncommitted)
 
 
-def _write_metadata(history: History, new: NewDirectory, to: Generation) -> None:
+def _write_metadata(history: History, new: NewDirectory, to: Variant) -> None:
     if history.metadata is not None:
-        encode_metadata(history.metadata.state, to)  # refuses early, before the log is read
+        encode_metadata(
+            history.metadata.state, to.metadata
+        )  # refuses early, before the log is read
         new.write_metadata(history.metadata.state)
 
 
 def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converted:
-    """Write the state as a snapshot, with an empty log behind it."""
+    """Write the state as a snapshot with an empty log behind it, or for variant 1a as a log."""
     replayed = replay(history, uncommitted=uncommitted)
     whole = replayed if uncommitted or history.commit is None else replay(history, uncommitted=True)
-    _write_state(new, replayed)
+    is_log = new.variant is Variant.ONE_A
+    if is_log:
+        _write_requests(new, replayed)
+    else:
+        _write_state(new, replayed)
     _write_seen_term(history, new, replayed.term)
     return Converted(
-        entries=0,
-        snapshot_index=replayed.index if replayed.index >= 0 else None,
+        entries=len(replayed.queues.by_name[DEFAULT_QUEUE]) if is_log else 0,
+        snapshot_index=None if is_log or replayed.index < 0 else replayed.index,
         queues=len(replayed.queues.by_name),
         tasks=sum(map(len, replayed.queues.by_name.values())),
         left_uncommitted=whole.index - replayed.index,
@@ -93,6 +105,23 @@ def _write_state(new: NewDirectory, replayed: Replayed) -> None:
     if replayed.index >= 0:
         point = SnapshotPoint(index=Index(replayed.index), term=Term(replayed.term))
         new.write_snapshot(point, replayed.queues)
+
+
+def _write_requests(new: NewDirectory, replayed: Replayed) -> None:
+    """Write the tasks as the log of variant 1a, whose program ignores a snapshot when it starts.
+
+    That program never logs the creation of a queue, so it can hold the default queue alone. Raises ``CannotConvert``.
+    """
+    for name, contents in replayed.queues.by_name.items():
+        if name != DEFAULT_QUEUE or contents.head.policy != NO_LIMITS:
+            raise CannotConvert(
+                f"queue {name!r} cannot be written as variant 1a, whose program has only the default queue, without"
+                " limits, when it starts again; choose taskflux-1b or taskflux-1c"
+            )
+    tasks = replayed.queues.by_name[DEFAULT_QUEUE].in_order()
+    term = Term(max(1, replayed.term))
+    requests = (Enqueue(queue=DEFAULT_QUEUE, key=key, payload=data) for _, key, data in tasks)
+    new.write_commands(term, requests)
 
 
 def _write_seen_term(history: History, new: NewDirectory, term: int) -> None:
@@ -148,7 +177,8 @@ class _Entries:
                 f"entries up to {history.sure} were there, but the log ends at {last}"
             )
         # An entry does not become committed by being written in another place of generation 2.
-        self.new.commit(history.commit if self.new.generation is Generation.TWO else None)
+        is_two = self.new.variant.generation is Generation.TWO
+        self.new.commit(history.commit if is_two else None)
         _write_seen_term(history, self.new, self.term)
         return Converted(
             entries=entries,
@@ -204,7 +234,7 @@ class _Entries:
             # It names queues by number and tasks by id, and both are given out anew.
             self.applier.apply(decoded, by_id=was_by_id)
             return encode_delta(NOTHING)
-        by_id = self.new.generation is Generation.THREE
+        by_id = self.new.variant is Variant.THREE
         kind, queue, middle, removed = decoded.change
         if kind == CREATE and not by_id and middle.implementation is Implementation.PAGED:
             raise CannotConvert(f"queue {queue!r} is paged, which only generation 3 can be")

@@ -12,22 +12,23 @@ from typing import Final
 
 from penstock.errors import CannotConvert, PathRefused
 from penstock.formats.taskflux import notes
+from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import LogLayout, encode_header
+from penstock.formats.taskflux.log import encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.formats.taskflux.snapshot import (
-    WRITTEN,
-    SnapshotLayout,
     StoredTask,
     encode_count,
     encode_frame,
     encode_head,
     encode_snapshot,
 )
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
     INT32_MAX,
     INT64_MAX,
     NO_LIMITS,
+    Command,
     HardState,
     Implementation,
     Index,
@@ -50,11 +51,11 @@ BATCH: Final = 1000
 
 @contextmanager
 def new_directory(
-    out: Path, generation: Generation, *, source: Path | None = None
+    out: Path, variant: Variant, *, source: Path | None = None
 ) -> Iterator[NewDirectory]:
     """Give the files of a node that appear at ``out`` when all is well. Raises ``PathRefused``."""
     with whole_directory(out, source=source) as building:
-        new = NewDirectory(building, generation)
+        new = NewDirectory(building, variant)
         try:
             yield new
             new.finish()
@@ -100,9 +101,9 @@ def _refuse_place(out: Path, source: Path | None) -> Path:
 class NewDirectory:
     """The files of a node that is being written. Snapshot first, then entries, then metadata."""
 
-    def __init__(self, root: Path, generation: Generation) -> None:
-        self.generation = generation
-        self._layout = layout_for(root, generation)
+    def __init__(self, root: Path, variant: Variant) -> None:
+        self.variant = variant
+        self._layout = layout_for(root, variant)
         self._point: SnapshotPoint | None = None
         self._log: SingleLog | SegmentedLog | None = None
         self._term = 0
@@ -114,7 +115,6 @@ class NewDirectory:
         self,
         point: SnapshotPoint,
         queues: Queues,
-        layout: SnapshotLayout | None = None,
         *,
         kept: Sequence[notes.Note] | None = None,
     ) -> None:
@@ -136,7 +136,7 @@ class NewDirectory:
             last_id = TaskId(len(tasks))
             head = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=last_id, count=len(tasks))
             parts.append((head, tasks))
-        pieces = encode_snapshot(point, len(parts), parts, layout or WRITTEN[self.generation])
+        pieces = encode_snapshot(point, len(parts), parts, self.variant.snapshot)
         SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
         self._point = point
 
@@ -144,7 +144,7 @@ class NewDirectory:
         self, point: SnapshotPoint, queues: Sequence[tuple[QueueHead, Iterable[bytes]]]
     ) -> None:
         """Write the state after ``point``, the tasks of each queue already bytes. Raises ``CannotConvert``."""
-        layout = WRITTEN[self.generation]
+        layout = self.variant.snapshot
 
         def state() -> Iterator[bytes]:
             yield encode_count(len(queues), layout)
@@ -163,9 +163,20 @@ class NewDirectory:
         self._term = term
         self._payloads.append(payload)
 
+    def write_commands(self, term: Term, commands: Iterable[Command]) -> None:
+        """Write the whole log of a variant of generation 1, all of one term."""
+        layout = self.variant.log
+
+        def pieces() -> Iterator[bytes]:
+            yield encode_header(layout)
+            for command in commands:
+                yield encode_record(layout, term=term, payload=encode_command(command))
+
+        replace_file(FILES, self._layout.log, pieces())
+
     def write_metadata(self, state: HardState) -> None:
         """Write term and vote. Raises ``CannotConvert``."""
-        data = encode_metadata(state, self.generation)
+        data = encode_metadata(state, self.variant.metadata)
         replace_file(FILES, self._layout.metadata, [data])
 
     def commit(self, last: int | None = None) -> None:
@@ -184,9 +195,9 @@ class NewDirectory:
         """Complete the log; a node needs one, also without entries."""
         self._flush()
         log = self._open_log()
-        if log is None:
-            replace_file(FILES, self._layout.log, [encode_header(LogLayout.ONE_B)])
-        else:
+        if log is None and not FILES.exists(self._layout.log):
+            self.write_commands(Term(1), ())
+        elif log is not None:
             log.sync()
             self.close()
 
@@ -197,8 +208,9 @@ class NewDirectory:
             self._log = None
 
     def _open_log(self) -> SingleLog | SegmentedLog | None:
-        if self._log is None and self.generation is not Generation.ONE:
-            kind = SingleLog if self.generation is Generation.TWO else SegmentedLog
+        generation = self.variant.generation
+        if self._log is None and generation is not Generation.ONE:
+            kind = SingleLog if generation is Generation.TWO else SegmentedLog
             self._log = kind(FILES, self._layout.log, self._point)
         return self._log
 

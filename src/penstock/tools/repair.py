@@ -13,9 +13,10 @@ from pathlib import Path
 
 from penstock.errors import BadData
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.log import LogLayout, Status
+from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.notes import Note
-from penstock.formats.taskflux.snapshot import WRITTEN, SnapshotLayout, StoredTask
+from penstock.formats.taskflux.snapshot import StoredTask
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
 from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, read_notes
@@ -48,8 +49,9 @@ def repair(
     target: Target, out: Path, result: Repaired, *, progress: Progress = no_progress
 ) -> Iterator[Row]:
     """Write all that is whole into ``out``; yield a row for everything that was left."""
-    with new_directory(out, target.generation, source=target.path) as new:
-        for row in _Repair(survey(target, progress=progress), new, result).run():
+    history = survey(target, progress=progress)
+    with new_directory(out, _variant(history), source=target.path) as new:
+        for row in _Repair(history, new, result).run():
             result.left += 1
             yield row
 
@@ -156,12 +158,22 @@ class _Repair:
             )
         if fold.index >= 0:
             point = SnapshotPoint(index=Index(fold.index), term=Term(max(1, self.term)))
-            self.new.write_snapshot(point, self.queues, _snapshot_layout(self.history))
+            self.new.write_snapshot(point, self.queues)
 
 
-def _snapshot_layout(history: History) -> SnapshotLayout:
-    """Return the layout to write: that of the generation, but only its own holds 1c's policies."""
-    is_1c = history.snapshot is not None and history.snapshot.layout is SnapshotLayout.ONE_C
-    if is_1c or any(log.layout is LogLayout.ONE_C for log in history.target.logs):
-        return SnapshotLayout.ONE_C
-    return WRITTEN[history.target.generation]
+def _variant(history: History) -> Variant:
+    """Return the variant to write: that of the files in generation 2, and 1c for the policies of 1c and 1d."""
+    target = history.target
+    if target.generation is Generation.ONE:
+        words = {log.layout.variant for log in target.logs}
+        words |= set() if history.snapshot is None else {history.snapshot.layout.variant}
+        return Variant.ONE_C if words & {"1c", "1d"} else Variant.ONE
+    if target.generation is Generation.THREE:
+        return Variant.THREE
+    names = {path.name for path in (target.metadata, target.snapshot) if path is not None}
+    names |= {log.path.name for log in target.logs}
+    if any(name.startswith("tflux.") for name in names):
+        return Variant.TWO_CODE
+    layouts = [one.layout for one in (history.metadata, history.snapshot) if one is not None]
+    is_mixed = any(layout.generation is Generation.ONE for layout in layouts)
+    return Variant.TWO_MIXED if is_mixed else Variant.TWO

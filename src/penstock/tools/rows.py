@@ -26,6 +26,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     Creating,
     DeleteCommand,
     DeleteQueue,
@@ -55,6 +56,7 @@ _OPS: Final[dict[type[Delta | Command], str]] = {
     Dequeue: "dequeue",
     CountTasks: "count",
     CreateCommand: "create",
+    CreateWithPolicy: "create",
     DeleteCommand: "delete",
     ListQueues: "list",
 }
@@ -138,7 +140,7 @@ def change_fields(payload: bytes, contents: Contents) -> Row:
             fields[name] = value
     if isinstance(change, AddTask | RemoveEqualTask | Enqueue):
         fields["payload"] = encode_payload(change.payload)
-    if isinstance(change, CreateQueue):
+    if isinstance(change, CreateQueue | CreateWithPolicy):
         fields["policy"] = policy_fields(change.policy)
     if isinstance(change, DeleteQueue) and is_extension(payload, 0, len(payload)):
         extension = decode_extension(payload, 0, len(payload))

@@ -16,7 +16,7 @@ from typing import Final
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
 from penstock.formats.taskflux import metadata as metadata_format
 from penstock.formats.taskflux import snapshot as snapshot_format
-from penstock.formats.taskflux.commands import is_command
+from penstock.formats.taskflux.commands import CREATE, decode_command, is_command
 from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
 from penstock.formats.taskflux.compaction import SIZE as COMPACTION_SIZE
 from penstock.formats.taskflux.compaction import Compaction, decode_compaction
@@ -35,12 +35,22 @@ from penstock.formats.taskflux.snapshot_frame import detect_layout as detect_sna
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SIZE as SYNC_POINT_SIZE
 from penstock.formats.taskflux.sync_point import SyncPoint, decode_sync_point
-from penstock.storage.directory import CONSENSUS, LOG_NAMES_2, Layout, layout_in, locate
-from penstock.storage.files import File, OsFiles, read_whole
+from penstock.model import CreateWithPolicy
+from penstock.storage.directory import (
+    CONSENSUS,
+    LOG_NAMES_2,
+    Layout,
+    layout_in,
+    locate,
+    locate_all,
+)
+from penstock.storage.files import File, Files, OsFiles, read_whole
 from penstock.storage.reading import find_record_in_file, scan_file
 
 FAMILY: Final = "taskflux"
 FILES: Final = OsFiles()
+
+OLD_NAMES: Final = ("raft.log", "raft.metadata", "raft.snapshot")
 
 DECIDED: Final = 100
 """By so many more records a log must read as commands, or as deltas, for the rest not to be asked."""
@@ -67,6 +77,7 @@ class Target:
     metadata: Path | None = None
     snapshot: Path | None = None
     companions: Path | None = None
+    notice: str | None = None  # what to tell people about a second set of files
 
     @property
     def size(self) -> int:
@@ -75,22 +86,36 @@ class Target:
         return snapshot + sum(log.size for log in self.logs)
 
 
-def resolve(path: Path) -> Target:
-    """Return what is at ``path``. Raises ``PathRefused`` or ``BadData``."""
+def resolve(path: Path, generation: Generation | None = None) -> Target:
+    """Return what is at ``path``. Raises ``PathRefused`` or ``BadData``.
+
+    ``generation`` chooses between two sets of files in one directory.
+    """
+    target = _resolve(path, generation)
+    if generation not in (None, target.generation):
+        raise PathRefused(
+            f"{path}: holds files of generation {int(target.generation)}, not {int(generation or 0)}; omit --generation"
+        )
+    return target
+
+
+def _resolve(path: Path, generation: Generation | None) -> Target:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         raise PathMissing(f"{path}: no such file or directory; check the path") from None
     if stat.S_ISDIR(mode):
-        return _resolve_directory(path)
+        return _resolve_directory(path, generation)
     if stat.S_ISREG(mode):
         return _resolve_file(path)
     raise PathRefused(f"{path}: neither a file nor a directory; name a data file or its directory")
 
 
-def _resolve_directory(path: Path) -> Target:
+def _resolve_directory(path: Path, generation: Generation | None) -> Target:
+    notice = None
     try:
-        layout = locate(FILES, path)
+        choice = choose(FILES, path, generation)
+        layout, notice = choice.layout, choice.notice
     except BadData:
         layout = _locate_unmarked(path)
         if layout is None:
@@ -100,6 +125,10 @@ def _resolve_directory(path: Path) -> Target:
             f"{path}: no files that Penstock knows; name a node's directory (with 'data' or 'consensus'"
             " in it, or 'msg_stores' if it is RabbitMQ's) or a single file"
         )
+    return replace(_target_of(path, layout), notice=notice)
+
+
+def _target_of(path: Path, layout: Layout) -> Target:
     snapshot = layout.snapshot if _is_filled(layout.snapshot) else None
     return Target(
         path=path,
@@ -110,6 +139,88 @@ def _resolve_directory(path: Path) -> Target:
         snapshot=snapshot,
         companions=layout.companions,
     )
+
+
+# --- two sets of files in one directory ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The set of files that a directory is read or served by."""
+
+    layout: Layout | None  # None: there are no files
+    notice: str | None = None  # names both sets, where there are two
+
+
+def choose(files: Files, root: Path, generation: Generation | None) -> Choice:
+    """Return the set of files to use: the only one, the one of ``generation``, or the one that holds tasks.
+
+    Raises ``PathRefused`` if two of them hold tasks and ``generation`` does not decide, ``BadData`` as ``locate`` does.
+    """
+    newer = locate(files, root)
+    if newer is not None and generation in (None, newer.generation):
+        originals = _originals(files, root, newer)
+        if originals is not None:
+            notice = f"upgraded from generation 1; its original files are kept in {originals}"
+            return Choice(layout=newer, notice=f"{root}: taking {newer.home}, {notice}")
+    try:
+        found = locate_all(files, root)
+    except BadData as error:
+        if newer is None:
+            raise
+        raise PathRefused(
+            f"{root} holds two sets of files: {newer.home}, and one that cannot be told ({error}); name the directory"
+            " of one of them"
+        ) from None
+    if len(found) < 2:
+        return Choice(layout=newer)
+    wanted = [layout for layout in found if layout.generation is generation]
+    counts = {layout: _count_tasks(root, layout) for layout in found}
+    named = " and ".join(f"{one.home} ({_said_of(one, counts[one])})" for one in found)
+    if len(wanted) != 1:
+        wanted = [layout for layout in found if counts[layout] != 0] or [found[0]]
+    if len(wanted) != 1:
+        raise PathRefused(
+            f"{root} holds two sets of files, and both hold tasks: {named}; choose one with --generation, or name its"
+            " directory"
+        )
+    return Choice(
+        layout=wanted[0], notice=f"{root} holds two sets of files: {named}; taking {wanted[0].home}"
+    )
+
+
+def _originals(files: Files, root: Path, newer: Layout) -> Path | None:
+    """Return where the files of generation 1 are that ``newer`` was made from; ``None`` if it was not.
+
+    Only a node of ours, or a conversion, writes a sync point into new files.
+    """
+    if newer.generation is not Generation.THREE:
+        return None
+    if not files.exists(newer.companions / SYNC_POINT_NAME):
+        return None
+    for home in (root / CONSENSUS, root):
+        starts = [read_whole(files, home / name, size_max=3) for name in OLD_NAMES]
+        markers = [start for start in starts if start]
+        if markers and markers[0] in (metadata_format.MARKER_1, metadata_format.MARKER_1A):
+            return home
+    return None
+
+
+def _count_tasks(root: Path, layout: Layout) -> int | None:
+    """Return how many tasks a set of files holds; ``None`` if it cannot be read."""
+    from penstock.tools.history import read_history  # both modules read targets
+    from penstock.tools.replay import replay
+
+    try:
+        state = replay(read_history(_target_of(root, layout)))
+    except BadData:
+        return None
+    return sum(map(len, state.queues.by_name.values()))
+
+
+def _said_of(layout: Layout, count: int | None) -> str:
+    tasks = "damaged" if count is None else f"{count} task{'' if count == 1 else 's'}"
+    return f"generation {int(layout.generation)}, {tasks}"
 
 
 def _locate_unmarked(path: Path) -> Layout | None:
@@ -174,8 +285,7 @@ def _unmarked_layout(path: Path, snapshot: Path | None) -> LogLayout:
             layout = max((LogLayout.ONE_B, LogLayout.ONE_A), key=partial(_count, file))
         if layout is not LogLayout.ONE_B:
             return layout
-        is_1c = _is_snapshot_1c(snapshot) or _holds_deltas(file)
-    return LogLayout.ONE_C if is_1c else LogLayout.ONE_B
+        return _layout_beside(snapshot) or _layout_of_payloads(file)
 
 
 def _count(file: File, layout: LogLayout) -> int:
@@ -184,28 +294,46 @@ def _count(file: File, layout: LogLayout) -> int:
     return sum(piece.status is Status.OK for piece, _ in pieces)
 
 
-def _is_snapshot_1c(path: Path | None) -> bool:
+_BESIDE: Final = {
+    SnapshotLayout.ONE_C: LogLayout.ONE_C,
+    SnapshotLayout.ONE_D: LogLayout.ONE_D,
+}
+
+
+def _layout_beside(snapshot: Path | None) -> LogLayout | None:
+    """Return the variant that a snapshot's layout shows; ``None`` if it does not decide."""
     try:
-        return path is not None and read_snapshot_header(path).layout is SnapshotLayout.ONE_C
+        return None if snapshot is None else _BESIDE.get(read_snapshot_header(snapshot).layout)
     except BadData:
-        return False
+        return None
 
 
-def _holds_deltas(file: File) -> bool:
-    """Return whether the payloads are deltas and not commands.
+def _layout_of_payloads(file: File) -> LogLayout:
+    """Return the variant that the payloads show: deltas (1c), commands with policies (1d), or commands (1b).
 
-    A few read as both. The first that reads as one only decides, together with its neighbours: one of
-    them may be damaged.
+    A few payloads read as both. The first that reads as one only decides, together with its neighbours: one of
+    them may be damaged. A creation tells 1d from 1b, and it may stand anywhere.
     """
     layout, commands, deltas = LogLayout.ONE_B, 0, 0
     pieces = scan_file(file, layout, start=layout.header_size, size=file.size())
     for piece, payload in pieces:
-        if piece.status is Status.OK and payload:
+        if piece.status is not Status.OK or not payload:
+            continue
+        if commands - deltas < DECIDED:
             commands += is_command(payload)
             deltas += is_delta(payload, Contents.DELTAS_BY_VALUE)
-        if abs(commands - deltas) >= DECIDED:
+        if deltas - commands >= DECIDED:
             break
-    return deltas > commands
+        if payload[0] == CREATE and _is_creation_1d(payload):
+            layout = LogLayout.ONE_D
+    return LogLayout.ONE_C if deltas > commands else layout
+
+
+def _is_creation_1d(payload: bytes) -> bool:
+    try:
+        return isinstance(decode_command(payload), CreateWithPolicy)
+    except BadData:
+        return False
 
 
 def _resolve_file(path: Path) -> Target:
@@ -253,12 +381,26 @@ def _resolve_log(path: Path, layout: LogLayout) -> Target:
 
 
 def _is_metadata_1(path: Path, marker: bytes) -> bool:
-    """Generation 1 marks all its files alike; name and size tell metadata from a log or snapshot."""
+    """Generation 1 marks all its files alike; name and size tell metadata from a log or snapshot.
+
+    Variant 1a takes the names of log and metadata from the environment, and its own deployment calls the metadata
+    ``metadata.log``.
+    """
     if marker not in (metadata_format.MARKER_1, metadata_format.MARKER_1A):
         return False
-    if path.suffix in (".log", ".snapshot"):
+    if path.suffix == ".snapshot" or path.name in LOG_NAMES_2:
         return False
-    return path.suffix == ".metadata" or path.stat().st_size in (16, 17)
+    return path.suffix == ".metadata" or (
+        path.stat().st_size in (16, 17) and not _holds_a_command(path)
+    )
+
+
+def _holds_a_command(path: Path) -> bool:
+    """Return whether a small file of generation 1 is a log of one whole command."""
+    with opened(path) as file:
+        layout = detect_layout(file.read(0, 16))
+        pieces = scan_file(file, layout, start=layout.header_size, size=file.size())
+        return any(piece.status is Status.OK and payload for piece, payload in pieces)
 
 
 def _is_snapshot_1(path: Path, marker: bytes) -> bool:

@@ -15,6 +15,7 @@ from penstock.formats.taskflux.commands import (
     DELETE,
     DEQUEUE,
     ENQUEUE,
+    LIMIT_SIZE,
     LIST,
     decode_command,
     encode_command,
@@ -27,11 +28,21 @@ from penstock.model import (
     INT64_MIN,
     Command,
     CreateCommand,
+    CreateWithPolicy,
     Dequeue,
     Enqueue,
     QueueName,
 )
-from support.damage import bits, cuts, name_bits, overwritten, unnoticed
+from support.damage import (
+    bits,
+    cuts,
+    flipped,
+    name_bits,
+    number,
+    overwritten,
+    turns_into,
+    unnoticed,
+)
 from support.refusal import attempted
 from support.report import report
 from support.taskflux_strategies import commands
@@ -84,13 +95,17 @@ def test_a_limit_that_has_no_bytes_cannot_be_asked_for(size_max: int) -> None:
 
 @each_vector
 def test_a_command_cut_anywhere_is_refused(command: Command, data: bytes) -> None:
+    creation_1b = 2 + len(ORDERS) + LIMIT_SIZE
     for part in cuts(data):
-        assert not is_command(part)
+        # A creation of 1d that is cut there is one of 1b, byte for byte; the record's length tells.
+        is_other = isinstance(command, CreateWithPolicy) and len(part) == creation_1b
+        assert is_command(part) == is_other
 
 
 @each_vector
 def test_bytes_behind_a_command_are_refused(command: Command, data: bytes) -> None:
-    with pytest.raises(CorruptData, match="left over"):
+    # Behind a creation of 1b more bytes are taken for a policy of 1d, which they are not.
+    with pytest.raises(CorruptData):
         decode_command(data + b"\x00")
 
 
@@ -132,6 +147,23 @@ def test_no_bytes_make_a_command_fail_otherwise_than_by_bad_data(data: bytes) ->
             assert encode_command(command) == kind + data
 
 
+def limit_bits(data: bytes) -> set[int]:
+    """Return the bits of a policy's two limits that leave -1 or more."""
+    limits = (turns_into(data, at, at + 4, lambda raw: number(raw) >= -1) for at in (12, 16))
+    return set[int]().union(*limits)
+
+
+def range_bits(data: bytes) -> set[int]:
+    """Return the bits of a policy's key range, and of its flag, that leave a range."""
+
+    def is_range(bit: int) -> bool:
+        raw = flipped(data, bit)[21:37]
+        return number(raw[:8]) <= number(raw[8:])
+
+    flag = turns_into(data, 20, 21, lambda raw: raw != b"\x00")
+    return flag | set(filter(is_range, bits(21, 37)))
+
+
 # What no reader of a command can notice, and nothing else does: generation 1 has no checksums.
 INVISIBLE: list[Callable[[bytes], set[int]]] = [
     lambda data: name_bits(data, 2, 8) | bits(8, 16) | bits(20, 22),
@@ -139,6 +171,8 @@ INVISIBLE: list[Callable[[bytes], set[int]]] = [
     lambda data: name_bits(data, 2, 8),
     lambda data: name_bits(data, 2, 8) | bits(8, 12),
     lambda data: name_bits(data, 2, 8) | bits(8, 12),
+    lambda data: name_bits(data, 2, 8) | limit_bits(data),
+    lambda data: name_bits(data, 2, 8) | limit_bits(data) | range_bits(data),
     lambda data: name_bits(data, 2, 8),
     lambda _: set(),
 ]

@@ -24,6 +24,7 @@ from penstock.model import (
     CountTasks,
     CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -125,8 +126,10 @@ def _said_by_command(command: Command) -> Said:
         case Enqueue():
             queue = command.queue.encode()
             return Said(ord("E"), queue, key=command.key, payload=command.payload)
-        case Dequeue() | CountTasks() | CreateCommand() | DeleteCommand():
-            ops = {Dequeue: "D", CountTasks: "C", CreateCommand: "Q", DeleteCommand: "R"}
+        case CreateCommand() | CreateWithPolicy():
+            return Said(ord("Q"), command.queue.encode())
+        case Dequeue() | CountTasks() | DeleteCommand():
+            ops = {Dequeue: "D", CountTasks: "C", DeleteCommand: "R"}
             return Said(ord(ops[type(command)]), command.queue.encode())
 
 

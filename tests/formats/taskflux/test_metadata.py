@@ -23,12 +23,12 @@ from penstock.formats.taskflux.metadata import (
     MARKER_1,
     MARKER_1A,
     SIZE_MAX,
-    WRITTEN,
     Metadata,
     MetadataLayout,
     decode_metadata,
     encode_metadata,
 )
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import INT32_MAX, INT64_MAX, HardState, NodeId, Term
 from support.damage import (
     bits,
@@ -59,7 +59,7 @@ def written_by_others(state: HardState, layout: MetadataLayout) -> bytes:
         case MetadataLayout.TWO_CODE:
             return MARKER + pack(">iii", 1, state.term, vote)
         case _:
-            return encode_metadata(state, layout.generation)
+            return encode_metadata(state, WRITTEN[layout.generation].metadata)
 
 
 def is_read(data: bytes) -> bool:
@@ -84,19 +84,18 @@ def test_golden_metadata_means_what_it_did(vector: MetadataVector) -> None:
 @each_vector
 def test_golden_metadata_is_written_byte_for_byte(vector: MetadataVector) -> None:
     assert written_by_others(vector.state, vector.layout) == vector.data
-    if vector.layout is WRITTEN[vector.layout.generation]:
-        assert encode_metadata(vector.state, vector.layout.generation) == vector.data
+    assert encode_metadata(vector.state, vector.layout) == vector.data
 
 
 @given(hard_states())
 def test_generation_3_holds_every_state(state: HardState) -> None:
-    data = encode_metadata(state, Generation.THREE)
+    data = encode_metadata(state, WRITTEN[Generation.THREE].metadata)
     assert decode_metadata(data) == Metadata(layout=MetadataLayout.THREE, state=state)
 
 
 @given(hard_states(term_max=INT32_MAX))
 def test_the_vote_flag_of_generation_1_tells_a_vote_for_0_from_none(state: HardState) -> None:
-    data = encode_metadata(state, Generation.ONE)
+    data = encode_metadata(state, WRITTEN[Generation.ONE].metadata)
     assert decode_metadata(data) == Metadata(layout=MetadataLayout.ONE_FLAG, state=state)
     data = written_by_others(state, MetadataLayout.ONE_A)
     assert decode_metadata(data) == Metadata(layout=MetadataLayout.ONE_A, state=state)
@@ -114,12 +113,12 @@ def test_layouts_without_a_flag_hold_every_vote_but_for_node_0(
 
 
 def test_every_generation_has_one_layout_to_write() -> None:
-    assert WRITTEN == {
+    assert {generation: variant.metadata for generation, variant in WRITTEN.items()} == {
         Generation.ONE: MetadataLayout.ONE_FLAG,
         Generation.TWO: MetadataLayout.TWO_SEED,
         Generation.THREE: MetadataLayout.THREE,
     }
-    assert [WRITTEN[generation].size for generation in Generation] == [17, 20, 24]
+    assert [WRITTEN[generation].metadata.size for generation in Generation] == [17, 20, 24]
     assert max(layout.size for layout in MetadataLayout) == SIZE_MAX
 
 
@@ -130,9 +129,9 @@ def test_a_vote_for_node_0_cannot_be_written_to_generation_2() -> None:
     """docs/formats/metadata.md: 0 means no vote there, and forgetting a vote elects two leaders."""
     state = HardState(term=Term(3), vote=NodeId(0))
     with pytest.raises(CannotConvert):
-        encode_metadata(state, Generation.TWO)
+        encode_metadata(state, WRITTEN[Generation.TWO].metadata)
     for generation in (Generation.ONE, Generation.THREE):
-        assert decode_metadata(encode_metadata(state, generation)).state == state
+        assert decode_metadata(encode_metadata(state, WRITTEN[generation].metadata)).state == state
 
 
 @pytest.mark.parametrize("generation", [Generation.ONE, Generation.TWO])
@@ -140,9 +139,9 @@ def test_a_term_beyond_32_bits_cannot_be_written_to_old_generations(
     generation: Generation,
 ) -> None:
     largest = HardState(term=Term(INT32_MAX))
-    assert decode_metadata(encode_metadata(largest, generation)).state == largest
+    assert decode_metadata(encode_metadata(largest, WRITTEN[generation].metadata)).state == largest
     with pytest.raises(CannotConvert):
-        encode_metadata(HardState(term=Term(INT32_MAX + 1)), generation)
+        encode_metadata(HardState(term=Term(INT32_MAX + 1)), WRITTEN[generation].metadata)
 
 
 # --- wrong bytes ---------------------------------------------------------------------------------
@@ -235,8 +234,10 @@ def test_metadata_cut_anywhere_is_refused_but_where_a_shorter_layout_ends(
 def test_generation_3_cut_to_16_bytes_is_refused_for_every_term_below_33_bits() -> None:
     """Its term then begins with zeros, which are no term; a larger one would be misread."""
     for term in (1, INT32_MAX, 2**32 - 1):
-        assert not is_read(encode_metadata(HardState(term=Term(term)), Generation.THREE)[:16])
-    cut = encode_metadata(HardState(term=Term(2**32 + 1)), Generation.THREE)[:16]
+        assert not is_read(
+            encode_metadata(HardState(term=Term(term)), WRITTEN[Generation.THREE].metadata)[:16]
+        )
+    cut = encode_metadata(HardState(term=Term(2**32 + 1)), WRITTEN[Generation.THREE].metadata)[:16]
     assert decode_metadata(cut).state == HardState(term=Term(1), vote=NodeId(1))
 
 
@@ -299,7 +300,7 @@ def test_the_number_of_invisible_flips_is_known(name: str, count: int) -> None:
 @given(hard_states(vote_min=1, term_max=INT32_MAX), st.data())
 def test_no_flip_changes_what_a_checked_file_says(state: HardState, data: st.DataObject) -> None:
     for generation in (Generation.TWO, Generation.THREE):
-        raw = encode_metadata(state, generation)
+        raw = encode_metadata(state, WRITTEN[generation].metadata)
         bit = data.draw(st.integers(0, 8 * len(raw) - 1))
         with pytest.raises(BadData):
             decode_metadata(flipped(raw, bit))

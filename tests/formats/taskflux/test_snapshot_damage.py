@@ -53,9 +53,10 @@ def test_there_is_a_file_of_every_layout() -> None:
 READABLE_CUTS: dict[SnapshotLayout, dict[int, SnapshotLayout]] = {
     SnapshotLayout.ONE_B: {21: SnapshotLayout.ONE_B},
     SnapshotLayout.ONE_A: {21: SnapshotLayout.ONE_A},
-    SnapshotLayout.ONE_COUNTED: {21: SnapshotLayout.ONE_B},
+    SnapshotLayout.ONE_COUNTED: {21: SnapshotLayout.ONE_B, 23: SnapshotLayout.ONE_D},
     SnapshotLayout.ONE_A_COUNTED: {21: SnapshotLayout.ONE_A},
     SnapshotLayout.ONE_C: {33: SnapshotLayout.ONE_B},
+    SnapshotLayout.ONE_D: {21: SnapshotLayout.ONE_B, 23: SnapshotLayout.ONE_D},
 }
 
 
@@ -71,7 +72,7 @@ def test_a_snapshot_cut_anywhere_is_refused_but_where_another_ends(layout: Snaps
 @each_layout
 def test_a_cut_snapshot_is_refused_if_its_layout_is_known(layout: SnapshotLayout) -> None:
     """The count shows a file cut between two queues; only the layouts without one cannot."""
-    whole_queues = set() if layout.is_counted else {21}
+    whole_queues = set() if layout.is_counted else {23 if layout is SnapshotLayout.ONE_D else 21}
     readable = {len(part) for part in cuts(FILES[layout]) if is_read(part, layout)}
     assert readable == whole_queues
 
@@ -132,6 +133,30 @@ def policy_form_bits(layout: SnapshotLayout) -> set[int]:
     )
 
 
+def optional_form_bits() -> set[int]:
+    """Return the same of a queue with limits that may be absent."""
+    data, at = FILES[SnapshotLayout.ONE_D], SnapshotLayout.ONE_D.state_offset
+
+    def is_range(bit: int) -> bool:
+        raw = flipped(data, bit)[at + 23 : at + 39]
+        return number(raw[:8]) <= number(raw[8:])
+
+    def limit(first: int) -> set[int]:
+        return turns_into(data, first, first + 4, lambda raw: number(raw) >= -1)
+
+    return all_of(
+        (
+            limit(at + 1),
+            name_bits(data, at + 12, at + 18),
+            limit(at + 18),
+            turns_into(data, at + 22, at + 23, lambda raw: raw != b"\x00"),
+            set(filter(is_range, bits(at + 23, at + 39))),
+            bits(at + 44, at + 52),  # key 5
+            bits(at + 56, at + 66),  # "hi" and key -1
+        )
+    )
+
+
 def invisible(layout: SnapshotLayout) -> set[int]:
     match layout:
         case SnapshotLayout.TWO_SEED:
@@ -140,6 +165,8 @@ def invisible(layout: SnapshotLayout) -> set[int]:
             return point_bits(layout)
         case SnapshotLayout.ONE_C:
             return point_bits(layout) | policy_form_bits(layout)
+        case SnapshotLayout.ONE_D:
+            return point_bits(layout) | optional_form_bits()
         case _:
             return point_bits(layout) | limit_form_bits(layout)
 
@@ -150,6 +177,7 @@ COUNTS = {
     SnapshotLayout.ONE_COUNTED: 310,
     SnapshotLayout.ONE_B: 310,
     SnapshotLayout.ONE_C: 413,
+    SnapshotLayout.ONE_D: 411,
     SnapshotLayout.TWO_SEED: 0,
     SnapshotLayout.TWO_CODE: 61,
     SnapshotLayout.THREE: 125,

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, HardState, Index, QueueName, SnapshotPoint, Term
 from penstock.queues.contents import QueueContents
 from penstock.spark.pipeline.audit import audit
@@ -67,7 +68,7 @@ def compacted(
             )
         )
     kept.append(notes.TaskNotes(queue=numbers[ORDERS], rows=[(1, 1, -1, -1)]))
-    with new_directory(target, Generation.THREE) as new:
+    with new_directory(target, WRITTEN[Generation.THREE]) as new:
         point = SnapshotPoint(index=Index(at), term=Term(found[at].term))
         new.write_snapshot(point, queues, kept=kept)
         for one in found[at + 1 :]:

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import CannotConvert, PathRefused
 from penstock.formats.rabbitmq.envelope import Envelope, decode_envelope
 from penstock.formats.rabbitmq.properties import json_of_properties
-from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.tools.history import read_history
 from penstock.tools.rabbitmq.convert import Converted, convert
@@ -38,7 +38,7 @@ from support.rabbitmq_directories import (
 )
 
 NEVER = Wanted(as_of_us=0)
-GENERATIONS = [Generation.TWO, Generation.THREE]
+GENERATIONS = [Variant.TWO, Variant.THREE]
 
 Row = dict[str, Any]
 Tasks = dict[str, list[tuple[int, bytes]]]
@@ -46,7 +46,7 @@ Tasks = dict[str, list[tuple[int, bytes]]]
 
 
 def converted(
-    path: Path, out: Path, to: Generation = Generation.THREE, **selected: Any
+    path: Path, out: Path, to: Variant = Variant.THREE, **selected: Any
 ) -> tuple[Converted, list[Trouble]]:
     met: list[Trouble] = []
     selection = Selection(**{"wanted": NEVER} | selected)
@@ -100,7 +100,7 @@ def check_message(key: int, payload: bytes, known: Row) -> Envelope:
 @pytest.mark.parametrize("to", GENERATIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_directory_becomes_tasks_in_the_order_that_its_clients_know(
-    tmp_path: Path, name: str, to: Generation
+    tmp_path: Path, name: str, to: Variant
 ) -> None:
     source = unpacked(name, tmp_path / "broker")
     done, _ = converted(source, tmp_path / "out", to)
@@ -118,7 +118,7 @@ def test_a_real_directory_becomes_tasks_in_the_order_that_its_clients_know(
 
 @pytest.mark.parametrize("to", GENERATIONS)
 def test_a_node_serves_what_was_converted_highest_priority_first(
-    tmp_path: Path, to: Generation
+    tmp_path: Path, to: Variant
 ) -> None:
     source = unpacked("c4_props_ttl_priority_kill9", tmp_path / "broker")
     converted(source, tmp_path / "out", to)
@@ -292,7 +292,7 @@ def test_stores_have_no_queues_and_generation_1_is_not_written(tmp_path: Path) -
         with pytest.raises(PathRefused, match="does not say which messages"):
             converted(path, tmp_path / "out")
     with pytest.raises(CannotConvert, match="taskflux-2 or taskflux-3"):
-        converted(made.path, tmp_path / "out", Generation.ONE)
+        converted(made.path, tmp_path / "out", Variant.ONE)
     assert not (tmp_path / "out").exists()
 
 
@@ -309,7 +309,7 @@ def test_a_conversion_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None
 
     selection = Selection(wanted=NEVER)
     with pytest.raises(KeyboardInterrupt, match="missing"):
-        convert(resolve(made.path), Generation.THREE, tmp_path / "out", selection, tell=tell)
+        convert(resolve(made.path), Variant.THREE, tmp_path / "out", selection, tell=tell)
     assert [path.name for path in tmp_path.iterdir()] == ["broker"]
 
 

@@ -1,4 +1,4 @@
-"""Commands: the payloads of log records in generations 1a and 1b (docs/formats/commands.md).
+"""Commands: the payloads of log records in variants 1a, 1b and 1d (docs/formats/commands.md).
 
 A command is a request that replay decides anew. Its integers are big-endian in every variant, also
 in files whose framing is little-endian.
@@ -17,10 +17,12 @@ from penstock.binary import (
     encode_queue_name,
 )
 from penstock.errors import BadData, CorruptData
+from penstock.formats.taskflux.deltas import PAGED, decode_policy, encode_policy
 from penstock.model import (
     Command,
     CountTasks,
     CreateCommand,
+    CreateWithPolicy,
     DeleteCommand,
     Dequeue,
     Enqueue,
@@ -33,6 +35,9 @@ COUNT: Final = 0x43  # 'C'
 CREATE: Final = 0x51  # 'Q'
 DELETE: Final = 0x52  # 'R'
 LIST: Final = 0x4C  # 'L'
+
+LIMIT_SIZE: Final = 4
+"""Bytes behind the name of a creation in variants 1a and 1b. A policy, as in 1d, has 13 or 29."""
 
 
 def decode_command(data: Bytes) -> Command:
@@ -58,6 +63,8 @@ def _decode(reader: Reader) -> Command:
         return Dequeue(queue=queue)
     if kind == COUNT:
         return CountTasks(queue=queue)
+    if kind == CREATE and reader.remaining != LIMIT_SIZE:
+        return CreateWithPolicy(queue=queue, policy=decode_policy(reader))
     if kind == CREATE:
         # 0 means unlimited in this generation; None says so everywhere else.
         return CreateCommand(queue=queue, size_max=reader.uint32("a size limit") or None)
@@ -81,6 +88,9 @@ def encode_command(command: Command) -> bytes:
         case CreateCommand():
             limit = UINT32.pack(command.size_max or 0)
             return bytes((CREATE,)) + encode_queue_name(command.queue) + limit
+        case CreateWithPolicy():
+            name = encode_queue_name(command.queue)
+            return bytes((CREATE,)) + name + encode_policy(command.policy)
         case DeleteCommand():
             return bytes((DELETE,)) + encode_queue_name(command.queue)
         case ListQueues():
@@ -154,7 +164,26 @@ def command_kernel(
             good = good and left >= 12 and inner == left - 12
             payload = body + 12
         elif op == CREATE:
-            good = good and left == 4
+            good = good and (left == 4 or left == 13 or left == 29)
+            if good and left > 4:
+                # A policy, read as ``delta_kernel`` does: a kernel calls no other function.
+                kind = 0
+                for i in range(body, body + 4):
+                    kind = kind * 256 + data[i]
+                for at in (body + 4, body + 8):
+                    limit = 0
+                    for i in range(at, at + 4):
+                        limit = limit * 256 + data[i]
+                    good = good and (limit < 0x80000000 or limit == 0xFFFFFFFF)
+                ranged = data[body + 12] != 0
+                good = good and ranged == (left == 29)
+                good = good and (kind == 1 or kind == PAGED or (kind == 2 and ranged))
+                if good and ranged:
+                    order = (data[body + 13] + 128) % 256 - (data[body + 21] + 128) % 256
+                    for i in range(1, 8):
+                        if order == 0:
+                            order = data[body + 13 + i] * 1 - data[body + 21 + i] * 1
+                    good = order <= 0
         elif op == DEQUEUE or op == COUNT or op == DELETE:
             good = good and left == 0
         else:

@@ -217,18 +217,48 @@ def decode_limits(reader: Reader, implementation: Implementation) -> Policy:
     size_max = _limit(reader, "the queue size limit")
     payload_size_max = _limit(reader, "the payload size limit")
     try:
-        keys = None
-        if reader.boolean("the key range flag"):
-            lowest, highest = KEY_RANGE.unpack(reader.take(KEY_RANGE.size, "a key range"))
-            keys = KeyRange(lowest=lowest, highest=highest)
         return Policy(
             implementation=implementation,
             size_max=size_max,
             payload_size_max=payload_size_max,
-            keys=keys,
+            keys=_key_range(reader),
         )
     except InvalidValue as error:
         raise CorruptData(str(error), offset=offset) from None
+
+
+def decode_optional_limits(reader: Reader) -> Policy:
+    """Return the policy as a queue of a snapshot of variant 1d has it. Raises ``BadData``."""
+    offset = reader.offset
+    size_max = _limit(reader, "the queue size limit")
+    try:
+        keys = _key_range(reader)
+        payload_size_max = None
+        if reader.boolean("the payload size limit flag"):
+            payload_size_max = reader.int32("the payload size limit")
+        return Policy(size_max=size_max, payload_size_max=payload_size_max, keys=keys)
+    except InvalidValue as error:
+        raise CorruptData(str(error), offset=offset) from None
+
+
+def encode_optional_limits(policy: Policy) -> bytes:
+    return (
+        INT32.pack(-1 if policy.size_max is None else policy.size_max)
+        + _encode_key_range(policy)
+        + encode_nullable(policy.payload_size_max, INT32.pack)
+    )
+
+
+def _key_range(reader: Reader) -> KeyRange | None:
+    """Return an optional key range. Raises ``BadData`` or ``InvalidValue``."""
+    if not reader.boolean("the key range flag"):
+        return None
+    lowest, highest = KEY_RANGE.unpack(reader.take(KEY_RANGE.size, "a key range"))
+    return KeyRange(lowest=lowest, highest=highest)
+
+
+def _encode_key_range(policy: Policy) -> bytes:
+    return encode_nullable(policy.keys, lambda keys: KEY_RANGE.pack(keys.lowest, keys.highest))
 
 
 def _limit(reader: Reader, what: str) -> int | None:
@@ -248,11 +278,7 @@ def encode_policy(policy: Policy) -> bytes:
 def encode_limits(policy: Policy) -> bytes:
     limits = [-1 if n is None else n for n in (policy.size_max, policy.payload_size_max)]
     assert max(limits) <= INT32_MAX, "a limit beyond Int32 must be refused before it is encoded"
-    return (
-        INT32.pack(limits[0])
-        + INT32.pack(limits[1])
-        + encode_nullable(policy.keys, lambda keys: KEY_RANGE.pack(keys.lowest, keys.highest))
-    )
+    return INT32.pack(limits[0]) + INT32.pack(limits[1]) + _encode_key_range(policy)
 
 
 def is_delta(data: Bytes, contents: Contents) -> bool:

@@ -48,6 +48,7 @@ class LogLayout(Enum):
     ONE_A = (Generation.ONE, "1a", MARKER_1A, 8, "<ii", Contents.COMMANDS)
     ONE_B = (Generation.ONE, "1b", MARKER_1, 8, ">ii", Contents.COMMANDS)
     ONE_C = (Generation.ONE, "1c", MARKER_1, 8, ">ii", Contents.DELTAS_BY_VALUE)
+    ONE_D = (Generation.ONE, "1d", MARKER_1, 8, ">ii", Contents.COMMANDS)
     TWO = (Generation.TWO, "2", MARKER, 12, ">4siIi", Contents.DELTAS_BY_VALUE)
     THREE = (Generation.THREE, "3", MARKER, 8, ">4sqIi", Contents.DELTAS_BY_ID)
 
@@ -125,7 +126,7 @@ class Header:
 def detect_layout(data: Bytes) -> LogLayout:
     """Return the layout that a log's first bytes show. Raises ``BadData``.
 
-    Payloads decide between 1b and 1c, which look alike here: 1b is returned for both.
+    Payloads decide between 1b, 1c and 1d, which look alike here: 1b is returned for all of them.
     """
     marker = bytes(data[:4])
     if marker == MARKER_1:

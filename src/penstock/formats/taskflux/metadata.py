@@ -1,6 +1,6 @@
 """Metadata: the term and the vote of a node (docs/formats/metadata.md).
 
-Six layouts to read, told apart by marker, size and checksum; one to write per generation.
+Six layouts, told apart by marker, size and checksum; ``variant`` says which one a directory gets.
 """
 
 from __future__ import annotations
@@ -51,14 +51,6 @@ class MetadataLayout(Enum):
         self.size = 4 + self.fields.size + 4 * checked
 
 
-WRITTEN: Final = {
-    Generation.ONE: MetadataLayout.ONE_FLAG,
-    Generation.TWO: MetadataLayout.TWO_SEED,
-    Generation.THREE: MetadataLayout.THREE,
-}
-"""What we write; docs/decisions/0003 says why generation 1 gets its 17-byte form."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
     """A decoded metadata file."""
@@ -67,16 +59,15 @@ class Metadata:
     state: HardState
 
 
-def encode_metadata(state: HardState, generation: Generation) -> bytes:
+def encode_metadata(state: HardState, layout: MetadataLayout) -> bytes:
     """Return the file of a node's state. Raises ``CannotConvert`` for what the layout cannot hold."""
-    layout = WRITTEN[generation]
     if layout is not MetadataLayout.THREE and state.term > INT32_MAX:
         raise CannotConvert(
-            f"term {state.term} does not fit generation {generation}; its terms end at {INT32_MAX}"
+            f"term {state.term} does not fit generation {layout.generation}; its terms end at {INT32_MAX}"
         )
-    if layout is MetadataLayout.TWO_SEED and state.vote == 0:
+    if layout is not MetadataLayout.THREE and not layout.has_flag and state.vote == 0:
         raise CannotConvert(
-            "a vote for node 0 cannot be told from no vote in generation 2; use node ids from 1 on"
+            "a vote for node 0 cannot be told from no vote in these files; use node ids from 1 on"
         )
     absent = -1 if layout is MetadataLayout.THREE else 0
     vote = absent if state.vote is None else state.vote

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from penstock.binary import CHECKSUM_START, INT32, UINT32, UINT64, checksum, encode_queue_name
 from penstock.errors import CannotConvert
-from penstock.formats.taskflux.deltas import encode_limits, encode_policy
+from penstock.formats.taskflux.deltas import encode_limits, encode_optional_limits, encode_policy
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import (
     DEFAULT_QUEUE,
@@ -35,9 +35,10 @@ TASKS_PER_PIECE: Final = 256
 
 
 class QueueForm(Enum):
-    """How a queue is laid out: with a bare limit, with a policy, with a policy and ids."""
+    """How a queue is laid out: with a bare limit, with optional limits, with a policy, with a policy and ids."""
 
     LIMIT = ("LIMIT", ">qi")
+    OPTIONAL_LIMITS = ("OPTIONAL_LIMITS", ">qi")
     POLICY = ("POLICY", ">qi")
     POLICY_AND_IDS = ("POLICY_AND_IDS", ">Qqi")
 
@@ -54,6 +55,7 @@ class SnapshotLayout(Enum):
     ONE_COUNTED = (Generation.ONE, "1", MARKER_1, ">ii", True, QueueForm.LIMIT, "none")
     ONE_B = (Generation.ONE, "1b", MARKER_1, ">ii", False, QueueForm.LIMIT, "none")
     ONE_C = (Generation.ONE, "1c", MARKER_1, ">ii", True, QueueForm.POLICY, "none")
+    ONE_D = (Generation.ONE, "1d", MARKER_1, ">ii", False, QueueForm.OPTIONAL_LIMITS, "none")
     TWO_SEED = (Generation.TWO, "seed", MARKER, ">ii", True, QueueForm.POLICY, "all")
     TWO_CODE = (Generation.TWO, "code", MARKER, ">ii", True, QueueForm.POLICY, "state")
     THREE = (Generation.THREE, "3", MARKER, ">qq", True, QueueForm.POLICY_AND_IDS, "state")
@@ -79,12 +81,6 @@ class SnapshotLayout(Enum):
         self.state_offset = 4 + self.point.size + 4 * self.has_length
         self.covered_offset = self.state_offset if covered == "state" else 4
 
-
-WRITTEN: Final = {
-    Generation.ONE: SnapshotLayout.ONE_COUNTED,
-    Generation.TWO: SnapshotLayout.TWO_SEED,
-    Generation.THREE: SnapshotLayout.THREE,
-}
 
 StoredTask = tuple[int, int, bytes]
 """(id, key, payload); the id counts from 1 within its queue where the layout stores none."""
@@ -184,6 +180,12 @@ def encode_head(head: QueueHead, form: QueueForm) -> bytes:
         return name + UINT32.pack(policy.size_max or 0) + UINT32.pack(head.count)
     if max(policy.size_max or 0, policy.payload_size_max or 0, head.count) > INT32_MAX:
         raise CannotConvert(f"queue {head.name!r} has a limit or a size beyond {INT32_MAX}")
+    if form is QueueForm.OPTIONAL_LIMITS:
+        if policy.implementation is not Implementation.HEAP:
+            raise CannotConvert(
+                f"queue {head.name!r} is no heap; variant 1d stores no implementation"
+            )
+        return name + encode_optional_limits(policy) + INT32.pack(head.count)
     if form is QueueForm.POLICY:
         return name + encode_policy(policy) + INT32.pack(head.count)
     return (

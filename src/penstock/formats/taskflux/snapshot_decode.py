@@ -13,7 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.binary import INT32, Reader, checksum, decode_queue_name, hexadecimal
 from penstock.errors import BadData, CorruptData, InvalidQueueName, InvalidValue, TruncatedData
-from penstock.formats.taskflux.deltas import decode_implementation, decode_limits
+from penstock.formats.taskflux.deltas import (
+    decode_implementation,
+    decode_limits,
+    decode_optional_limits,
+)
 from penstock.formats.taskflux.snapshot import WINDOW, QueueForm, SnapshotLayout, StoredTask
 from penstock.model import (
     DEFAULT_QUEUE,
@@ -248,9 +252,13 @@ def _read_head(reader: Reader, form: QueueForm) -> QueueHead:
         policy = Policy(size_max=reader.uint32("a size limit") or None)
         count = reader.uint32("a queue's size")
         return QueueHead(name=name, policy=policy, last_id=TaskId(count), count=count)
-    implementation = decode_implementation(reader)
-    last_id = reader.uint64("a last id") if form.has_ids else None
-    policy = decode_limits(reader, implementation)
+    last_id = None
+    if form is QueueForm.OPTIONAL_LIMITS:
+        policy = decode_optional_limits(reader)
+    else:
+        implementation = decode_implementation(reader)
+        last_id = reader.uint64("a last id") if form.has_ids else None
+        policy = decode_limits(reader, implementation)
     offset = reader.offset
     count = reader.int32("a queue's size")
     if count < 0 or (last_id is not None and last_id < count):

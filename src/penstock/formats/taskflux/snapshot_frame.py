@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from penstock.binary import CHECKSUM_START, INT32, UINT32, checksum, hexadecimal
 from penstock.errors import BadData, CorruptData, TruncatedData, UnknownFormat
-from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.snapshot import (
     MARKER,
     MARKER_1,
     MARKER_1A,
     WINDOW,
-    WRITTEN,
     SnapshotLayout,
 )
 from penstock.formats.taskflux.snapshot_decode import ReadAt, check_length, decode_snapshot
@@ -70,7 +68,7 @@ def _detect_unmarked(read: ReadAt, size: int, marker: bytes) -> SnapshotLayout:
     candidates = [layout for layout in SnapshotLayout if layout.marker == marker]
     first_error: BadData | None = None
     # The layout that we write ourselves comes first, so that its errors are the ones reported.
-    for layout in sorted(candidates, key=lambda layout: layout is not WRITTEN[Generation.ONE]):
+    for layout in sorted(candidates, key=lambda layout: layout is not SnapshotLayout.ONE_COUNTED):
         try:
             for _ in decode_snapshot(read, size, layout):
                 pass

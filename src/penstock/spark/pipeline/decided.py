@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 from penstock.model import (
     AddTask,
     Command,
-    CreateCommand,
     CreateQueue,
+    CreateWithPolicy,
     DeleteCommand,
     DeleteQueue,
     Delta,
@@ -104,7 +104,7 @@ def _command(row: dict[str, Any]) -> Command | None:
             return Dequeue(queue=QueueName(row["queue"]))
         case "create":
             policy = policy_of(dict(row["properties"] or ()))
-            return CreateCommand(queue=QueueName(row["queue"]), size_max=policy.size_max)
+            return CreateWithPolicy(queue=QueueName(row["queue"]), policy=policy)
         case "delete":
             return DeleteCommand(queue=QueueName(row["queue"]))
         case _:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.formats.taskflux.snapshot import WRITTEN, QueueForm
+from penstock.formats.taskflux.snapshot import QueueForm
+from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -45,10 +46,10 @@ def write_snapshot(
     """
     # Beside the directory, so that executors that share the disk of the driver's reach it too.
     staging = out.absolute().parent / f".{out.name}-{uuid.uuid4().hex[:8]}"
-    with new_directory(out, generation, source=Path(moment.source.name)) as new:
+    with new_directory(out, WRITTEN[generation], source=Path(moment.source.name)) as new:
         staging.mkdir()
         try:
-            parts = _encode(moment, WRITTEN[generation].form, staging)
+            parts = _encode(moment, WRITTEN[generation].snapshot.form, staging)
             heads = _heads(moment, parts)
             counts = {name: sum(part["tasks"] for part in parts.get(name, ())) for name in heads}
             point = SnapshotPoint(index=Index(max(moment.index, 0)), term=Term(max(moment.term, 1)))

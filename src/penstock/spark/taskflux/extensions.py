@@ -10,7 +10,7 @@ from penstock.formats.taskflux.deltas import decode_delta
 from penstock.formats.taskflux.entries import BAD_OP
 from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict
 from penstock.formats.taskflux.generation import Contents
-from penstock.model import CreateCommand, CreateQueue, Policy
+from penstock.model import CreateCommand, CreateQueue, CreateWithPolicy, Policy
 from penstock.spark.columns import Op
 from penstock.spark.properties import RECORD, Property, hexadecimal, properties
 from penstock.tools.rows import policy_fields
@@ -149,6 +149,8 @@ def record_property(creates: Sequence[tuple[int, bytes]]) -> Property:
 def _policy(payload: bytes, contents: Contents) -> Policy:
     if contents is Contents.COMMANDS:
         command = decode_command(payload)
+        if isinstance(command, CreateWithPolicy):
+            return command.policy
         assert isinstance(command, CreateCommand)
         return Policy(size_max=command.size_max)
     delta = decode_delta(payload, contents)

@@ -16,6 +16,7 @@ from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header, PayloadFormat
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -53,7 +54,7 @@ class Converted:
 
 def convert(
     location: Location,
-    to: Generation,
+    to: Variant,
     out: Path,
     *,
     key: bytes | None,
@@ -65,7 +66,7 @@ def convert(
 
     Raises ``CannotConvert`` and ``PathRefused``.
     """
-    if to is Generation.ONE:
+    if to.generation is Generation.ONE:
         raise CannotConvert(
             "events of a spool are not written as generation 1; choose taskflux-2 or taskflux-3"
         )

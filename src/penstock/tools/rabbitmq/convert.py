@@ -14,6 +14,7 @@ from typing import Final
 from penstock.errors import CannotConvert
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
     DEFAULT_QUEUE,
     NO_LIMITS,
@@ -54,7 +55,7 @@ class Converted:
 
 def convert(
     location: Location,
-    to: Generation,
+    to: Variant,
     out: Path,
     selection: Selection,
     *,
@@ -62,7 +63,7 @@ def convert(
     progress: Progress = no_progress,
 ) -> Converted:
     """Write the messages as generation ``to`` into ``out``. Raises ``CannotConvert`` and ``PathRefused``."""
-    if to is Generation.ONE:
+    if to.generation is Generation.ONE:
         raise CannotConvert(
             "messages of RabbitMQ are not written as generation 1; choose taskflux-2 or taskflux-3"
         )
