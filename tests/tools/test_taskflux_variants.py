@@ -14,7 +14,7 @@ from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.snapshot import SnapshotLayout
 from penstock.formats.taskflux.variant import Variant
-from penstock.model import CreateWithPolicy, Enqueue, KeyRange, Policy, QueueName
+from penstock.model import Command, CreateWithPolicy, Enqueue, KeyRange, Policy, QueueName
 from penstock.tools.convert import FORMATS, convert
 from penstock.tools.history import read_history
 from penstock.tools.inspect import inspect
@@ -38,7 +38,7 @@ def variant(path: Path) -> dict[str, Any]:
 
 def log_1d() -> bytes:
     """Return a log of variant 1d: a queue with every limit, tasks that they refuse, and one that they let in."""
-    commands = [
+    commands: list[Command] = [
         CreateWithPolicy(queue=QUEUE, policy=NARROW),
         Enqueue(queue=QUEUE, key=10, payload=b"key"),
         Enqueue(queue=QUEUE, key=9, payload=b"long"),

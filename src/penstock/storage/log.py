@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from penstock.errors import Compacted, CorruptData, OutOfRange
+from penstock.errors import Compacted, CorruptData, ForeignWrite, OutOfRange
 from penstock.formats.taskflux.sync_point import (
     FILE_NAME,
     SIZE,
@@ -180,6 +180,21 @@ class SyncPointFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def foreign_write(
+    what: str, noted: Path, *, path: Path | None, offset: int, expected: str, found: str
+) -> ForeignWrite:
+    """Return the refusal of files that do not fit what the sync point in ``noted`` says of them."""
+    return ForeignWrite(
+        f"{what}: another program wrote here since Penstock did, or the disk lost or changed data; nothing was changed."
+        f" If TaskFlux ran on this directory, delete {noted} and start again; if not, restore the file, or salvage with"
+        " 'penstock repair'",
+        path=None if path is None else str(path),
+        offset=offset,
+        expected=expected,
+        found=found,
+    )
 
 
 def refuse_index(index: int, first: int, end: int) -> None:

@@ -15,6 +15,7 @@ from penstock.binary import hexadecimal
 from penstock.errors import CorruptData
 from penstock.formats.taskflux.log import RECORD_MARKER, LogLayout, Status
 from penstock.storage.files import File
+from penstock.storage.log import SyncPointFile, foreign_write
 from penstock.storage.reading import Walked, end_of_data, find_record_in_file, read_data
 
 SECTOR: Final = 512
@@ -126,3 +127,27 @@ def _lacks_a_piece(file: File, start: int, stop: int, piece: int) -> bool:
         if end + piece <= stop and not file.read(end, piece).strip(b"\x00"):
             return True
     return False
+
+
+def refuse_shortened(
+    file: File, path: Path, layout: LogLayout, walked: Walked, *, first: int, known: SyncPointFile
+) -> None:
+    """Raise ``ForeignWrite`` for a log that ends, as a whole one does, before entries that were synced.
+
+    A follower of TaskFlux removes entries that its leader does not have. Records behind the end mark, or a commit
+    index beyond it, show damage instead.
+    """
+    end, synced = first + len(walked.records), known.point.synced
+    is_beyond = walked.commit is not None and walked.commit >= len(walked.records)
+    if walked.stop is not None or end > synced or is_beyond:
+        return
+    if find_record_in_file(file, layout, walked.records.end, file.size()) is not None:
+        return
+    raise foreign_write(
+        "the log ends before entries that were synced",
+        known.path,
+        path=path,
+        offset=walked.records.end,
+        expected=f"entries up to {synced}",
+        found=f"entries up to {end - 1}",
+    )

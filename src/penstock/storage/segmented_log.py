@@ -39,12 +39,13 @@ from penstock.storage.log import (
     READ_SIZE_MAX,
     LogLimits,
     SyncPointFile,
+    foreign_write,
     refuse_index,
     refuse_missing,
 )
 from penstock.storage.reading import Walked, walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, erase, judge_tail, write_again
+from penstock.storage.recovery import Cut, erase, judge_tail, refuse_shortened, write_again
 
 LAYOUT: Final = LogLayout.THREE
 
@@ -408,6 +409,9 @@ class SegmentedLog:
         self._initialise(first)
         segment, walked = self._open(first)
         point = self._sync_point.point
+        refuse_shortened(
+            segment.file, segment.path, LAYOUT, walked, first=first, known=self._sync_point
+        )
         sure = max(point.synced, point.committed)
         return judge_tail(
             segment.file,
@@ -438,9 +442,10 @@ class SegmentedLog:
         known = self._sync_point.point
         announced = (known.snapshot, known.pending)
         if known.sequence > 0 and snapshot is not None and snapshot not in announced:
-            raise CorruptData(
-                "the snapshot's index or term is not what it was when it was written; nothing was changed:"
-                " restore the snapshot, or salvage with 'penstock repair'",
+            raise foreign_write(
+                "the snapshot is not the one that was written last",
+                self._sync_point.path,
+                path=None,
                 offset=4,
                 expected=" or ".join(f"{p.index}, {p.term}" for p in announced if p)
                 or "no snapshot",

@@ -40,7 +40,7 @@ from penstock.storage.log import (
 )
 from penstock.storage.reading import walk_file
 from penstock.storage.records import Records, Stretch
-from penstock.storage.recovery import Cut, erase, judge_tail, write_again
+from penstock.storage.recovery import Cut, erase, judge_tail, refuse_shortened, write_again
 
 COPY_WINDOW: Final = 2**20
 LAYOUT: Final = LogLayout.TWO
@@ -271,6 +271,9 @@ class SingleLog:
         self._first = _after(snapshot) if old_first is None else old_first
         # While an unfinished compaction shows, the records were synced up to the last one.
         point = self._sync_point.point
+        refuse_shortened(
+            self._file, self._path, LAYOUT, walked, first=self._first, known=self._sync_point
+        )
         sure = max(self._first + walked.commit, point.synced)
         cut = judge_tail(
             self._file,

@@ -22,10 +22,12 @@ from penstock.formats.taskflux.log import Header, LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import StoredTask
 from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
+from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SyncPoint
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
+from penstock.storage.log import foreign_write
 from penstock.storage.reading import read_header, scan_file
 from penstock.tools.applying import numbers_of, read_notes
 from penstock.tools.pages import restore_pages
@@ -248,9 +250,11 @@ def _announced(
     is_told = target.generation is Generation.THREE and known.sequence > 0
     if not is_told or found.point in points or target.snapshot is None:
         return found
-    error = CorruptData(
-        "the snapshot's index or term is not what it was when it was written",
-        path=str(target.snapshot),
+    assert target.companions is not None, "a sync point stands beside a log"
+    error = foreign_write(
+        "the snapshot is not the one that was written last",
+        target.companions / SYNC_POINT_NAME,
+        path=target.snapshot,
         offset=4,
         expected=" or ".join(f"{point.index}, {point.term}" for point in points) or "no snapshot",
         found=f"{found.point.index}, {found.point.term}",

@@ -184,6 +184,10 @@ class _Verification:
             if index is not None and index > last and is_judged:
                 row = place(path, "damage", None, None, "missing")
                 reason = f"entries up to {index} were {name}, but the log ends at {last}"
+                if name == "synced":
+                    reason += (
+                        ": another program wrote here since Penstock did, or the disk lost data"
+                    )
                 yield row | {"reason": reason}
         metadata, point = self.history.metadata, self.history.point
         term = max(self.summary.term, 0 if point is None else point.term)

@@ -14,6 +14,7 @@ from typing import Final
 from penstock.binary import Bytes, checksum, hexadecimal
 from penstock.errors import (
     CorruptData,
+    ForeignWrite,
     InvalidValue,
     TruncatedData,
     UnknownFormat,
@@ -60,8 +61,9 @@ class Compaction:
         shortened = max(0, self.count - (self.point.index + 1 - self.first))
         if count == shortened:
             return None
-        raise CorruptData(
-            "the log is neither the one before its compaction nor the one after",
+        raise ForeignWrite(
+            "the log is neither the one before its compaction nor the one after: another program wrote here before the"
+            " compaction was finished, or the disk lost data; salvage with 'penstock repair'",
             expected=f"{self.count} or {shortened} whole records",
             found=str(count),
         )

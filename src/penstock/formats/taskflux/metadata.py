@@ -14,6 +14,7 @@ from penstock.binary import Bytes, checksum, hexadecimal
 from penstock.errors import (
     CannotConvert,
     CorruptData,
+    ForeignWrite,
     InvalidValue,
     TruncatedData,
     UnknownFormat,
@@ -27,6 +28,11 @@ MARKER_1A: Final = bytes.fromhex("2F0F6F2F")
 MARKER: Final = bytes.fromhex("5A6EA012")
 VERSION: Final = 1
 SIZE_MAX: Final = 24
+
+_STALE: Final = (
+    ": another program wrote here since Penstock did, or the file is damaged. If TaskFlux ran on this directory, cut the"
+    " file to its first 16 bytes and start again; if not, restore it"
+)
 
 
 class MetadataLayout(Enum):
@@ -116,8 +122,10 @@ def _detect(data: Bytes) -> MetadataLayout:
             stored = int.from_bytes(data[-4:], "big")
             actual = checksum(data[4:-4])
             if stored != actual:
-                raise CorruptData(
-                    "metadata checksum does not match",
+                # TaskFlux of generation 2 has no checksum: it rewrites the first 16 bytes of a longer file in place.
+                is_theirs = layout is MetadataLayout.TWO_SEED
+                raise (ForeignWrite if is_theirs else CorruptData)(
+                    f"metadata checksum does not match{_STALE if is_theirs else ''}",
                     offset=size - 4,
                     expected=f"{actual:08X}",
                     found=f"{stored:08X}",
