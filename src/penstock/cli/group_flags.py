@@ -56,7 +56,7 @@ def in_group(
         raise InvalidValue(
             f"--peers names {_listed(places)} but not node {node}, which is this node; add its address"
         )
-    if settings.generation != 3:
+    if settings.generation == 2:
         raise InvalidValue("a cluster needs files of generation 3; omit --generation")
     for place in places.values():
         replace(settings, host=place.host).refuse_reachable()
