@@ -60,7 +60,7 @@ class Life:
     def __init__(self, generation: Generation, seed: int) -> None:
         self.random = Random(seed)
         self.rig = Rig(generation)
-        self.model = NaiveBroker()
+        self.model = NaiveBroker(counts_leased=generation is Generation.THREE)
         self.callers = [self.rig.caller() for _ in range(2)]
         self.sequence = 0
         self.old_tokens = [7]

@@ -31,6 +31,7 @@ class NaiveQueue:
     number: int
     policy: Policy = NO_LIMITS
     options: QueueOptions = NO_OPTIONS
+    counts_leased: bool = True  # against the size limit
     last_id: int = 0
     tasks: list[NaiveTask] = field(default_factory=list)
 
@@ -47,7 +48,8 @@ class NaiveQueue:
     def outcome(self, keys: Ids, payloads: list[bytes]) -> int:
         """Return the code of the first policy that a batch violates, 0 for none."""
         policy = self.policy
-        if policy.size_max is not None and len(self.tasks) + len(keys) > policy.size_max:
+        counted = [t for t in self.tasks if t.token is None or self.counts_leased]
+        if policy.size_max is not None and len(counted) + len(keys) > policy.size_max:
             return 1
         if policy.keys is not None and not all(
             policy.keys.lowest <= key <= policy.keys.highest for key in keys
@@ -73,7 +75,8 @@ class Request:
 class NaiveBroker:
     """All queues and producers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_leased: bool) -> None:
+        self.counts_leased = counts_leased
         self.queues: dict[QueueName, NaiveQueue] = {DEFAULT_QUEUE: NaiveQueue(DEFAULT_QUEUE, 0)}
         self.next_number = 1
         self.requests: dict[tuple[bytes, int], Request] = {}
@@ -81,7 +84,7 @@ class NaiveBroker:
         self.buried: list[tuple[QueueName, int, bytes]] = []
 
     def create(self, name: QueueName, policy: Policy, options: QueueOptions) -> None:
-        self.queues[name] = NaiveQueue(name, self.next_number, policy, options)
+        self.queues[name] = NaiveQueue(name, self.next_number, policy, options, self.counts_leased)
         self.next_number += 1
 
     def users_of(self, name: QueueName) -> list[QueueName]:

@@ -101,7 +101,7 @@ class Books:
     def _judge(self, queue: Queue, keys: Sequence[int], payloads: Sequence[bytes]) -> int:
         """Return what a queue's policy says of a batch, which is taken whole or not at all."""
         policy, count = queue.policy, len(keys)
-        if policy.size_max is not None and len(queue) + queue.proposed + count > policy.size_max:
+        if policy.size_max is not None and self._limited(queue) + count > policy.size_max:
             return Outcome.QUEUE_FULL
         if policy.keys is not None and not policy.keys.hold(keys):
             return Outcome.KEY_OUT_OF_RANGE
@@ -111,6 +111,15 @@ class Books:
         if count and max(map(len, payloads)) > size_max:
             return Outcome.PAYLOAD_TOO_LARGE
         return Outcome.ACCEPTED
+
+    def _limited(self, queue: Queue) -> int:
+        """Return how many tasks count against a queue's size limit.
+
+        In a TaskFlux directory those are the waiting ones only, as with TaskFlux. Elsewhere leased tasks count too, so
+        that tasks that are returned never exceed the limit.
+        """
+        count = len(queue) + queue.proposed
+        return count if self.replica.generation is Generation.THREE else count - len(queue.out)
 
     def _encode_adds(
         self, queue: Queue, keys: Sequence[int], payloads: Sequence[bytes], terms: Terms
