@@ -32,8 +32,8 @@ def check(data: bytes) -> None:
 
 
 def _encode_request(packet: Packet) -> bytes | None:
-    if isinstance(packet, v1.Refused):
-        return None  # what was refused is not kept
+    if isinstance(packet, v1.Unsendable):
+        return None  # its content is not kept
     return v1.encode_request(packet)  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from penstock.protocol.frames import (
     FRAME_SIZE_MAX,
     Frame,
     FrameReader,
+    OversizedFrame,
     encode_frame,
 )
 from protocol.version2_strategies import frames, joined
@@ -116,6 +117,35 @@ def test_a_frame_above_the_limit_does_not_slip_through_when_it_comes_whole(cut: 
     reader = FrameReader(LIMIT)
     with pytest.raises(CorruptData):
         received(reader, [data[:cut], data[cut:]])
+
+
+@pytest.mark.parametrize("size", [LIMIT + 1, LIMIT + 2, 200])
+def test_a_frame_above_the_limit_can_be_dropped_at_any_split(size: int) -> None:
+    """Frames around it are read as if it were not there."""
+    before, behind = (0x48, 1, b""), (0x41, 3, b"abc")
+    data = encode_frame(*before) + encode_frame(0x45, 2, bytes(size - 5)) + encode_frame(*behind)
+    assert size <= 200
+    for first in range(len(data) + 1):
+        for second in range(first, len(data) + 1, 7):
+            reader = FrameReader(LIMIT, excess_size_max=200)
+            pieces = [data[:first], data[first:second], data[second:]]
+            assert received(reader, pieces) == [before, behind], (first, second)
+            assert reader.oversized == [OversizedFrame(request=2, size=size)]
+            assert (reader.held, reader.is_draining) == (0, False)
+
+
+def test_a_frame_that_is_dropped_is_not_held() -> None:
+    reader = FrameReader(LIMIT, excess_size_max=2**30)
+    reader.receive(encode_frame(0x45, 2, bytes(1000))[:9].replace(b"\x03\xed", b"\xff\xff"))
+    for _ in range(50):
+        assert reader.receive(bytes(1000)) == []
+        assert reader.is_draining
+        assert reader.held == 9
+
+
+def test_a_frame_above_what_is_dropped_is_refused() -> None:
+    with pytest.raises(CorruptData):
+        FrameReader(LIMIT, excess_size_max=200).receive((201).to_bytes(4, "big"))
 
 
 def test_a_frame_just_at_the_limit_passes() -> None:

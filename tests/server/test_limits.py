@@ -26,6 +26,7 @@ from penstock.protocol.frames import HEADER
 from penstock.protocol.version2 import Failure
 from penstock.server.connection import Connection
 from penstock.server.listener import Listener
+from penstock.server.settings import Limits
 from support.bystander import Bystander
 from support.node_process import NodeProcess, descriptor_limit, start
 from support.report import report
@@ -371,7 +372,7 @@ def connection_at(clock: list[float]) -> tuple[Connection, Any]:
     """Return a connection whose time is ``clock[0]``, and a session for it."""
     listener = SimpleNamespace(now=lambda: clock[0])
     connection = Connection(cast("Listener", listener))
-    session: Any = SimpleNamespace(held_size=0, is_waiting=False)
+    session: Any = SimpleNamespace(held_size=0, is_waiting=False, is_draining=False)
     connection.session = session
     connection.pending_since = None
     return connection, session
@@ -387,6 +388,27 @@ def test_a_large_frame_may_take_its_time_and_a_small_one_may_not() -> None:
         for late, is_overdue in ((-1, False), (1, True)):
             now = 1000.0 + seconds + late
             assert connection.is_overdue(now, idle_seconds=60, stall_seconds=30) is is_overdue
+
+
+def test_what_is_above_a_limit_is_dropped_for_ten_seconds_and_no_longer() -> None:
+    connection, session = connection_at([1000.0])
+    connection.pending_since = 1000.0
+    session.is_draining = True
+    for now, is_overdue in ((1009.0, False), (1011.0, True)):
+        connection.heard = now  # bytes still come
+        assert connection.is_overdue(now, idle_seconds=60, stall_seconds=60) is is_overdue
+
+
+@pytest.mark.parametrize("is_greeted", [False, True], ids=["before the greeting", "half a packet"])
+def test_silence_before_the_greeting_and_half_a_packet_last_a_minute(is_greeted: bool) -> None:
+    """As with TaskFlux; it was half of that."""
+    connection, session = connection_at([1000.0])
+    connection.session = session if is_greeted else None
+    connection.pending_since = 1000.0
+    session.held_size = 5
+    times = {"idle_seconds": Limits().idle_seconds, "stall_seconds": Limits().stall_seconds}
+    assert not connection.is_overdue(1059.0, **times)
+    assert connection.is_overdue(1061.0, **times)
 
 
 def test_a_connection_that_only_has_to_be_read_to_its_end_is_not_kept_for_ever() -> None:

@@ -158,7 +158,7 @@ def test_version_1_knows_no_paged_queues() -> None:
     request = v1.Create(queue=QueueName("large"), policy=PAGED)
     found = v1.decode_request(v1.encode_request(request))
     assert found is not None
-    assert found[0] == v1.Refused(code=v1.Code.UNKNOWN_IMPLEMENTATION)
+    assert found[0] == v1.Refused(code=v1.Code.UNKNOWN_IMPLEMENTATION, is_packet=True)
 
 
 def test_an_unknown_implementation_is_told_with_those_that_there_are() -> None:

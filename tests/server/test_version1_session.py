@@ -67,6 +67,11 @@ def failed(code: int, text: bytes = b"") -> bytes:
     return FAILED + pack(">ii", code, len(text)) + text
 
 
+def refused(code: int) -> bytes:
+    """The packet that answers a bad value in a create or an enqueue."""
+    return b"e" + pack(">ii", code, 0)
+
+
 # --- entering (7.2, steps 1 and 2) ---------------------------------------------------------------
 
 
@@ -81,6 +86,12 @@ def test_authorization_and_bootstrap_are_answered_byte_for_byte(node: NodeProces
 def test_the_patch_of_a_version_does_not_matter(node: NodeProcess) -> None:
     with node.wire() as wire:
         wire.exchange(AUTHORIZE + bootstrap(1, 0, 77), b"a\x01b\x01")
+
+
+@pytest.mark.parametrize("minor", [-1, -(2**31)])
+def test_a_negative_minor_version_is_welcome(node: NodeProcess, minor: int) -> None:
+    with node.wire() as wire:
+        wire.exchange(AUTHORIZE + bootstrap(1, minor) + b"CC\x00", b"a\x01b\x01" + counted(0))
 
 
 @pytest.mark.parametrize("version", [(0, 9), (1, 1), (2, 1), (3, 0), (-1, 0)])
@@ -249,17 +260,21 @@ def test_a_queue_that_exists_is_said(orders: Client, wire: Wire) -> None:
     wire.exchange(CREATE, failed(3, b"queue 'orders' exists"))
 
 
-def test_an_invalid_name_is_answered_in_the_same_way_everywhere(wire: Wire) -> None:
-    """P11; W12: in count and delete it stops a TaskFlux node."""
-    for packet in (
-        b"CE" + BAD_NAME + pack(">qi", 5, 2) + b"hi",
-        b"CD" + BAD_NAME + pack(">I", 0),
-        b"CC" + BAD_NAME,
-        b"CR" + BAD_NAME,
-        b"CQ" + BAD_NAME + pack(">i", 1) + NO_LIMITS,
+def test_an_invalid_name_is_answered_by_the_packet_of_its_command(wire: Wire) -> None:
+    """W12: in count and delete it stops a TaskFlux node."""
+    for packet, answer in (
+        (b"CE" + BAD_NAME + pack(">qi", 5, 2) + b"hi", refused(1)),
+        (b"CQ" + BAD_NAME + pack(">i", 1) + NO_LIMITS, refused(1)),
+        (b"CD" + BAD_NAME + pack(">I", 0), failed(1)),
+        (b"CC" + BAD_NAME, failed(1)),
+        (b"CR" + BAD_NAME, failed(1)),
     ):
-        wire.exchange(packet, failed(1))
+        wire.exchange(packet, answer)
     wire.exchange(b"CC\x00", counted(0))
+
+
+def test_the_default_queue_cannot_be_created_again(wire: Wire) -> None:
+    wire.exchange(b"CQ\x00" + pack(">i", 1) + NO_LIMITS, failed(3, b"queue '' exists"))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +290,7 @@ def test_an_invalid_name_is_answered_in_the_same_way_everywhere(wire: Wire) -> N
 def test_bad_parameters_of_a_new_queue_have_their_codes(
     wire: Wire, fields: bytes, code: int
 ) -> None:
-    wire.exchange(b"CQ" + ORDERS + fields, failed(code))
+    wire.exchange(b"CQ" + ORDERS + fields, refused(code))
     wire.exchange(b"CC\x00", counted(0))
 
 
@@ -312,7 +327,26 @@ def test_known_packets_without_a_meaning_are_ignored_between_requests(wire: Wire
     wire.exchange(ACK + NACK + AUTHORIZE + bootstrap(1) + b"CC\x00", counted(0))
 
 
-@pytest.mark.parametrize("unknown", [b"Z", b"CZ", b"c", b"k", b"\xff", b"AX"])
+@pytest.mark.parametrize(
+    "stray",
+    [
+        OK,
+        b"a\x01",
+        b"b\x01",
+        b"l" + pack(">i", 3),
+        b"e" + pack(">ii", 1, 0),
+        b"cc" + pack(">i", 5),
+        b"m" + pack(">iii", 0, -1, 0),
+    ],
+)
+def test_a_response_that_a_client_sends_is_ignored(wire: Wire, stray: bytes) -> None:
+    """It cost the sender its connection."""
+    wire.exchange(stray + b"CC\x00" + stray + b"CC\x00", counted(0) * 2)
+
+
+@pytest.mark.parametrize(
+    "unknown", [b"Z", b"CZ", b"cZ", b"c" * 2 + b"K" * 4 + b"Z", b"\xff", b"AX"]
+)
 def test_an_unknown_packet_ends_the_connection(
     node: NodeProcess, client: Client, unknown: bytes
 ) -> None:
@@ -322,7 +356,7 @@ def test_an_unknown_packet_ends_the_connection(
     client.ping()
 
 
-@pytest.mark.parametrize("length", [-1, -(2**31), 16 * 2**20 + 1, 2**31 - 1])
+@pytest.mark.parametrize("length", [-1, -(2**31), 64 * 2**20 + 1, 2**31 - 1])
 def test_an_impossible_length_ends_the_connection(
     node: NodeProcess, client: Client, length: int
 ) -> None:

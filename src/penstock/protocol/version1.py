@@ -30,7 +30,7 @@ from penstock.binary import (
     encode_string,
 )
 from penstock.errors import CorruptData, InvalidQueueName, InvalidValue, TruncatedData
-from penstock.model import Implementation, KeyRange, Policy, QueueName
+from penstock.model import INT32_MAX, Implementation, KeyRange, Policy, QueueName
 
 PORT: Final = 2602
 
@@ -39,6 +39,9 @@ PAYLOAD_SIZE_MAX: Final = 16 * 2**20
 
 TEXT_SIZE_MAX: Final = 64 * 2**10
 LIST_MAX: Final = 1_000_000
+
+STRAY_SIZE_MAX: Final = 4096
+"""Bytes of a response packet that a client sends; nobody has a use for it, so a longer one is not worth reading."""
 
 
 class Code(IntEnum):
@@ -121,13 +124,33 @@ class ListQueues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A command that is well-formed and means nothing: answer ``code`` and go on."""
+    """A well-formed command with a value that is not allowed: answer ``code`` and go on.
+
+    ``is_packet``: TaskFlux answers create and enqueue by an error packet, the other commands by a failed answer.
+    """
 
     code: Code
+    is_packet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A response packet that a client sent: ignored once the greeting is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oversized:
+    """An enqueue whose payload is above the limit. Its ``size`` bytes follow the packet; drop them and go on."""
+
+    size: int
+    is_name_valid: bool
 
 
 Command = Enqueue | Dequeue | Count | Create | Delete | ListQueues
-Request = Authorize | Bootstrap | AskCluster | Acknowledge | Reject | Command | Refused
+Unsendable = Refused | Stray | Oversized
+"""Packets that a server may read and a client does not send."""
+
+Request = Authorize | Bootstrap | AskCluster | Acknowledge | Reject | Command | Unsendable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,14 +253,14 @@ Response = Authorized | Bootstrapped | Cluster | Ok | NotLeader | ErrorPacket | 
 
 
 def policy_words(policy: Policy) -> tuple[tuple[str, str], ...]:
-    """Return a queue's limits as the list response names them."""
+    """Return a queue's limits as the list response names them, in TaskFlux's order."""
     words = []
     if policy.size_max is not None:
         words.append(("max-queue-size", str(policy.size_max)))
-    if policy.keys is not None:
-        words.append(("priority-range", f"{policy.keys.lowest} {policy.keys.highest}"))
     if policy.payload_size_max is not None:
         words.append(("max-payload-size", str(policy.payload_size_max)))
+    if policy.keys is not None:
+        words.append(("priority-range", f"{policy.keys.lowest} {policy.keys.highest}"))
     return tuple(words)
 
 
@@ -265,8 +288,8 @@ def _encode_request(request: Request) -> bytes:
             return b"K"
         case Reject():
             return b"N"
-        case Refused():
-            raise InvalidValue("a refused command is what a server reads, not what a client sends")
+        case Refused() | Stray() | Oversized():
+            raise InvalidValue(f"a client does not send {type(request).__name__}")
         case _:
             return b"C" + _encode_command(request)
 
@@ -308,7 +331,8 @@ def decode_request(
 ) -> tuple[Request, int] | None:
     """Return the packet at ``offset`` and where the next one begins; ``None`` while bytes are missing.
 
-    Raises ``BadData`` for an unknown type and for a length that is negative or above the limit.
+    A payload above the limit is not waited for: it follows ``Oversized``. Raises ``BadData`` for an unknown type and for
+    a negative length.
     """
     reader = Reader(data, offset)
     try:
@@ -335,10 +359,27 @@ def _decode_request(reader: Reader, payload_size_max: int) -> Request:
         if method != ord("N"):
             raise _unknown("authorization method", reader, method)
         return Authorize()
+    if kind in b"kablecm":
+        return _decode_stray(reader, kind)
     raise _unknown("packet", reader, kind)
 
 
-def _decode_command(reader: Reader, payload_size_max: int) -> Command | Refused:
+def _decode_stray(reader: Reader, kind: int) -> Stray:
+    start = reader.offset - 1
+    try:
+        _decode_response(reader, kind, STRAY_SIZE_MAX, with_id=True)
+        is_long = reader.offset - start > STRAY_SIZE_MAX
+    except TruncatedData:
+        # The packet is parsed again from its beginning each time more bytes arrive.
+        is_long = reader.end - start >= STRAY_SIZE_MAX
+        if not is_long:
+            raise
+    if is_long:
+        raise CorruptData("a client sent a long response packet", offset=start)
+    return Stray()
+
+
+def _decode_command(reader: Reader, payload_size_max: int) -> Command | Refused | Oversized:
     kind = reader.byte()
     if kind == ord("L"):
         return ListQueues()
@@ -346,9 +387,7 @@ def _decode_command(reader: Reader, payload_size_max: int) -> Command | Refused:
         raise _unknown("command", reader, kind)
     queue = _queue_name(reader)
     if kind == ord("E"):
-        key = reader.int64()
-        payload = _bounded(reader, payload_size_max, "a payload")
-        return _refused_name if queue is None else Enqueue(queue=queue, key=key, payload=payload)
+        return _decode_enqueue(reader, queue, payload_size_max)
     if kind == ord("D"):
         wait_ms = reader.uint32()
         return _refused_name if queue is None else Dequeue(queue=queue, wait_ms=wait_ms)
@@ -362,23 +401,41 @@ def _decode_command(reader: Reader, payload_size_max: int) -> Command | Refused:
 _refused_name: Final = Refused(code=Code.INVALID_QUEUE_NAME)
 
 
+def _decode_enqueue(
+    reader: Reader, queue: QueueName | None, payload_size_max: int
+) -> Enqueue | Refused | Oversized:
+    key = reader.int64()
+    size = _size(reader, INT32_MAX, "a payload")
+    if size > payload_size_max:
+        return Oversized(size=size, is_name_valid=queue is not None)
+    payload = reader.take(size, "a payload")
+    if queue is None:
+        return _refused(Code.INVALID_QUEUE_NAME)
+    return Enqueue(queue=queue, key=key, payload=payload)
+
+
+def _refused(code: Code) -> Refused:
+    return Refused(code=code, is_packet=True)
+
+
 def _decode_create(reader: Reader, queue: QueueName | None) -> Create | Refused:
+    """Return the command, or the first of its faults in the order in which TaskFlux looks for them."""
     code, size_max, payload_size_max = reader.int32(), reader.int32(), reader.int32()
     bounds = reader.nullable(lambda: (reader.int64(), reader.int64()))
-    if queue is None or not queue:
-        return _refused_name  # the default queue exists always and is not created by anybody
     if code not in (0, 1, 2):
-        return Refused(code=Code.UNKNOWN_IMPLEMENTATION)
-    if size_max < -1:
-        return Refused(code=Code.INVALID_SIZE_LIMIT)
-    if payload_size_max < -1:
-        return Refused(code=Code.INVALID_PAYLOAD_LIMIT)
-    if bounds is not None and bounds[0] > bounds[1]:
-        return Refused(code=Code.INVALID_KEY_RANGE)
+        return _refused(Code.UNKNOWN_IMPLEMENTATION)
     # 0 asks for the default structure; it is never stored.
     implementation = Implementation(code or 1)
     if implementation is Implementation.ARRAY and bounds is None:
-        return Refused(code=Code.KEY_RANGE_MISSING)
+        return _refused(Code.KEY_RANGE_MISSING)
+    if bounds is not None and bounds[0] > bounds[1]:
+        return _refused(Code.INVALID_KEY_RANGE)
+    if payload_size_max < -1:
+        return _refused(Code.INVALID_PAYLOAD_LIMIT)
+    if size_max < -1:
+        return _refused(Code.INVALID_SIZE_LIMIT)
+    if queue is None:
+        return _refused(Code.INVALID_QUEUE_NAME)
     return Create(
         queue=queue,
         policy=Policy(
@@ -401,6 +458,10 @@ def _queue_name(reader: Reader) -> QueueName | None:
 
 def _bounded(reader: Reader, size_max: int, what: str) -> bytes:
     """Return a buffer whose length is judged before anybody waits for its bytes."""
+    return reader.take(_size(reader, size_max, what), what)
+
+
+def _size(reader: Reader, size_max: int, what: str) -> int:
     offset = reader.offset
     size = reader.int32(f"the length of {what}")
     if not 0 <= size <= size_max:
@@ -410,7 +471,7 @@ def _bounded(reader: Reader, size_max: int, what: str) -> bytes:
             expected=f"0 to {size_max}",
             found=str(size),
         )
-    return reader.take(size, what)
+    return size
 
 
 def _unknown(what: str, reader: Reader, kind: int) -> CorruptData:
@@ -481,14 +542,15 @@ def decode_response(
     """Return the packet at ``offset`` and where the next one begins; ``None`` while bytes are missing."""
     reader = Reader(data, offset)
     try:
-        response = _decode_response(reader, payload_size_max, with_id)
+        response = _decode_response(reader, reader.byte(), payload_size_max, with_id=with_id)
     except TruncatedData:
         return None
     return response, reader.offset
 
 
-def _decode_response(reader: Reader, payload_size_max: int, with_id: bool) -> Response:
-    kind = reader.byte()
+def _decode_response(
+    reader: Reader, kind: int, payload_size_max: int, *, with_id: bool
+) -> Response:
     match chr(kind):
         case "k":
             return Ok()

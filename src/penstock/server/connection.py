@@ -15,6 +15,7 @@ from penstock.protocol import version1 as v1
 from penstock.protocol import version2 as v2
 from penstock.server.session1 import Session1
 from penstock.server.session2 import Session2
+from penstock.server.settings import EXCESS_SECONDS
 
 if TYPE_CHECKING:
     from penstock.server.listener import Listener
@@ -84,7 +85,7 @@ class Connection(asyncio.Protocol):
                 return
         count = self.session.receive(data) if data else 0
         held = self.session.held_size
-        if not held:
+        if not held and not self.session.is_draining:
             self.pending_since = None
         elif count or self.pending_since is None:
             self.pending_since = self.heard
@@ -166,7 +167,7 @@ class Connection(asyncio.Protocol):
         return rest
 
     def _begin(self, request: v1.Bootstrap) -> None:
-        if (request.major, request.minor) == (1, 0):
+        if request.major == 1 and request.minor <= 0:  # TaskFlux takes negative minors too
             self.session = self._listener.session1(self)
         elif (request.major, request.minor) == (v2.MAJOR, v2.MINOR):
             self.session = Session2(self._listener.broker, self.write, self._listener.node.group)
@@ -219,10 +220,14 @@ class Connection(asyncio.Protocol):
             return now - self._closing_since > stall_seconds
         if self.blocked_since is not None and now - self.blocked_since > stall_seconds:
             return True
-        if self.session is None or self.pending_since is not None:
+        is_draining = self.session is not None and self.session.is_draining
+        if self.session is None or is_draining or self.pending_since is not None:
             since = self.pending_since or self.heard
             held = 0 if self.session is None else self.session.held_size
-            if self._is_reading and now - since > stall_seconds + held / SLOWEST_RATE:
+            patience = stall_seconds + held / SLOWEST_RATE
+            if is_draining:
+                patience = min(patience, EXCESS_SECONDS)
+            if self._is_reading and now - since > patience:
                 return True
         is_waiting = self.session is not None and self.session.is_waiting
         return not is_waiting and now - self.heard > idle_seconds

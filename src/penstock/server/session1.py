@@ -17,6 +17,7 @@ from penstock.protocol.version2 import Failure, Outcome
 from penstock.server.broker import Broker
 from penstock.server.caller import OUT_SIZE_MAX, Caller
 from penstock.server.session2 import GroupDesk
+from penstock.server.settings import EXCESS_SIZE_MAX
 
 _CODES = {
     Failure.INVALID: v1.Code.UNKNOWN,
@@ -45,6 +46,8 @@ class Session1(Caller):
         "_broker",
         "_buffer",
         "_enqueue",
+        "_excess",
+        "_excess_answer",
         "_group",
         "_is_full",
         "_is_going",
@@ -88,6 +91,8 @@ class Session1(Caller):
         self._queue = DEFAULT_QUEUE  # of the last enqueue
         self._step = _Step.REQUEST
         self._enqueue: v1.Enqueue | None = None
+        self._excess = 0  # bytes of a payload above the limit that are still to be dropped
+        self._excess_answer: v1.Response = v1.Empty()
         self._token = 0
         self._out: list[bytes] = []
         self._out_size = 0
@@ -126,17 +131,30 @@ class Session1(Caller):
         """Take packets that waited until answers had left."""
         self._go_on()
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether a payload above the limit is being dropped as it arrives."""
+        return self._excess > 0
+
     def receive(self, data: bytes) -> int:
         """Take bytes from the caller and return how many packets they completed."""
-        self._buffer += data
-        return self._go_on()
+        if not self._excess:
+            self._buffer += data
+            return self._go_on()
+        dropped = min(self._excess, len(data))
+        self._excess -= dropped
+        if self._excess:
+            return 0
+        self._send(self._excess_answer)
+        self._buffer += data[dropped:]
+        return 1 + self._go_on()
 
     def _go_on(self) -> int:
         """Take packets as long as the connection waits for one."""
         count, offset = 0, 0
         self._is_going = True
         self.has_backlog = False
-        while self._step is not _Step.ANSWER and not self.is_broken:
+        while self._step is not _Step.ANSWER and not self.is_broken and not self._excess:
             if self.is_full:  # two bytes can ask for a list of all queues
                 self.has_backlog = len(self._buffer) > offset
                 break
@@ -147,6 +165,10 @@ class Session1(Caller):
                 if found is None:
                     break
                 request, offset = found
+                if isinstance(request, v1.Oversized):
+                    offset += self._drop(request, len(self._buffer) - offset)
+                    count += not self._excess
+                    continue
                 count += 1
                 self._take(request)
             except BadData:
@@ -178,6 +200,25 @@ class Session1(Caller):
 
     # Requests.
 
+    def _drop(self, oversized: v1.Oversized, held: int) -> int:
+        """Begin to drop a payload above the limit, and return how many of the ``held`` bytes belong to it.
+
+        Its sender gets an answer when all of it has arrived. TaskFlux's client repeats for ever what is cut off instead.
+        """
+        if self._step is not _Step.REQUEST or oversized.size > EXCESS_SIZE_MAX:
+            self.is_broken = True
+            return 0
+        if oversized.is_name_valid:
+            limit = self._broker.limits.payload_size_max
+            self._excess_answer = v1.PayloadViolated(payload_size_max=limit)
+        else:
+            self._excess_answer = v1.ErrorPacket(code=v1.Code.INVALID_QUEUE_NAME, text="")
+        dropped = min(held, oversized.size)
+        self._excess = oversized.size - dropped
+        if not self._excess:
+            self._send(self._excess_answer)
+        return dropped
+
     def _take(self, request: v1.Request) -> None:
         if self._step is _Step.CONFIRMATION:
             self._confirm(request)
@@ -195,13 +236,14 @@ class Session1(Caller):
                 self._send(v1.Ok())
                 return
             case v1.Refused():
-                self._send(v1.Failed(code=request.code, text=""))
+                answer = v1.ErrorPacket if request.is_packet else v1.Failed
+                self._send(answer(code=request.code, text=""))
                 return
             case v1.AskCluster():
                 self._send(self._cluster())
                 return
-            case v1.Authorize() | v1.Bootstrap() | v1.Acknowledge() | v1.Reject():
-                return  # known, and out of place: ignored, as TaskFlux does (7.2)
+            case v1.Authorize() | v1.Bootstrap() | v1.Acknowledge() | v1.Reject() | v1.Stray():
+                return  # known packets out of place are ignored, as TaskFlux does
             case _:
                 pass
         self._step = _Step.ANSWER

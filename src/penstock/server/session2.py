@@ -30,6 +30,7 @@ from penstock.server.caller import OUT_SIZE_MAX, SinglesCaller
 from penstock.server.consumers import Consumer
 from penstock.server.group_status import GroupStatus, MemberStatus
 from penstock.server.membership import without_incarnations
+from penstock.server.settings import EXCESS_SIZE_MAX
 
 READ_SIZE_MAX: Final = 2**20
 """Bytes of entries in one answer to a read."""
@@ -104,7 +105,7 @@ class Session2(SinglesCaller):
         self._broker = broker
         self._group = group
         self._write = write
-        self._frames = FrameReader(broker.limits.frame_size_max)
+        self._frames = self._new_reader()
         self._lone_size_max = min(broker.limits.frame_size_max, LONE_SIZE_MAX)
         self._subscriptions: dict[int, Consumer] = {}
         self._reads: set[int] = set()  # reads that wait for the next entry, by the broker's number
@@ -116,6 +117,9 @@ class Session2(SinglesCaller):
         self.in_flight_size = 0
         self._is_full = False
         self.is_broken = False  # whether it broke the protocol: it is to be closed
+
+    def _new_reader(self) -> FrameReader:
+        return FrameReader(self._broker.limits.frame_size_max, excess_size_max=EXCESS_SIZE_MAX)
 
     # What the connection tells us.
 
@@ -136,7 +140,23 @@ class Session2(SinglesCaller):
         self._backlog.extend(frames)
         self.backlog_size += sum([len(frame[2]) for frame in frames])
         self.go_on()
-        return len(frames)
+        return len(frames) + (self._refuse_oversized() if self._frames.oversized else 0)
+
+    def _refuse_oversized(self) -> int:
+        """Answer frames above the limit, which were dropped, and return how many they were."""
+        oversized, self._frames.oversized = self._frames.oversized, []
+        limit = self._broker.limits.frame_size_max
+        for one in oversized:
+            text = (
+                f"a frame of {one.size} bytes is above the limit of {limit} (--max-frame);"
+                " send fewer or smaller tasks at a time"
+            )
+            number = one.request
+            if not number or number in self._in_flight or number in self._subscriptions:
+                self._break(text)
+            else:
+                self.answer(number, v2.Failed(Failure.INVALID, text, limit))
+        return len(oversized)
 
     def _take_starts(self, frames: list[Frame]) -> list[Frame]:
         """Take reports of started tasks out of turn, and return the other frames.
@@ -231,6 +251,11 @@ class Session2(SinglesCaller):
         return self._frames.held
 
     @property
+    def is_draining(self) -> bool:
+        """Whether a frame above the limit is being dropped as it arrives."""
+        return self._frames.is_draining
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it has something under way: a request, a lease, a subscription."""
         return bool(self._in_flight or self._backlog or self.batches or self.consumers)
@@ -252,7 +277,7 @@ class Session2(SinglesCaller):
     def close(self) -> None:
         """Forget the caller: its tasks go back."""
         # The connection and we hold each other: what is large must not wait for the garbage collector.
-        self._frames = FrameReader(self._broker.limits.frame_size_max)
+        self._frames = self._new_reader()
         self._backlog.clear()
         self.backlog_size = 0
         for waiting in self._reads:

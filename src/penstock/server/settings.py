@@ -34,6 +34,12 @@ _FLAGS: Final = {
 }
 """The flag that sets each limit, as messages name it."""
 
+EXCESS_SIZE_MAX: Final = 64 * 2**20
+"""The longest payload or frame above the limit that is read and dropped, so that its sender gets an answer."""
+
+EXCESS_SECONDS: Final = 10.0
+"""How long that may take."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -50,8 +56,9 @@ class Limits:
     free_bytes_min: int = 64 * 2**20
     # A connection without leases, subscriptions and requests under way is closed after this.
     idle_seconds: float = 60.0
-    # A packet that has begun must be whole within this, and an answer must be taken within it.
-    stall_seconds: float = 30.0
+    # The greeting and every packet that has begun must be whole within this, and an answer must be taken within it.
+    # TaskFlux waits as long, so a client that was slow there is not too slow here.
+    stall_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
