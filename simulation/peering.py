@@ -163,7 +163,7 @@ class Peering:
             client_address=group.settings.client_address,
             known=membership.known,
             hear=group.hear,
-            note_client_address=group.client_addresses.__setitem__,
+            note_client_address=group.note_client_address,
             members=group.members,
             hear_members=group.hear_members,
             claimed=self._note_claim,

@@ -267,14 +267,43 @@ def test_version_1_has_members_as_places_in_the_list_of_addresses(calm: MemoryGr
         assert told == v1.Cluster(addresses=addresses, leader=1, node=number - 1)
 
 
-def test_version_1_lists_only_addresses_that_are_known(group: MemoryGroup) -> None:
-    known = group.nodes[3].group
-    assert known is not None
-    known.client_addresses[1] = ""
-    caller = group.caller1(3)
-    expected = v1.Cluster(addresses=("n2:2602", "n3:2602"), leader=0, node=1)
+def test_version_1_numbers_the_leader_among_all_members_and_not_among_the_known(
+    tmp_path: Path,
+) -> None:
+    """The leader's number was its place among the members that had been heard since the start.
+
+    TaskFlux's client takes it for an index into its own list, and asked the wrong node again and again.
+    """
+    group = MemoryGroup(tmp_path)
+    assert group.elect(3) == 3
+    caller = group.caller1(2)
+    assert caller.ask(v1.ListQueues()) == v1.NotLeader(leader=2)
+    group.close()
+    # Node 1 stays down, and node 2 finds its files as it left them.
+    again = MemoryGroup(tmp_path, started=(2, 3))
+    assert again.elect(3) == 3
+    caller = again.caller1(2)
+    assert caller.ask(v1.ListQueues()) == v1.NotLeader(leader=2)
+    expected = v1.Cluster(addresses=("n1:2602", "n2:2602", "n3:2602"), leader=2, node=1)
     assert caller.ask(v1.AskCluster()) == expected
-    assert caller.ask(v1.ListQueues()) == v1.NotLeader(leader=0)
+    again.close()
+
+
+def test_version_1_lists_members_that_were_never_heard_without_an_address(tmp_path: Path) -> None:
+    """A node that waits for the others of a new group listed nobody, itself included."""
+    group = MemoryGroup(tmp_path, started=(2,))
+    expected = v1.Cluster(addresses=("", "n2:2602", ""), leader=None, node=1)
+    assert group.caller1(2).ask(v1.AskCluster()) == expected
+    assert group.caller1(2).ask(v1.ListQueues()) == v1.NotLeader(leader=None)
+    group.close()
+
+
+def test_version_1_learns_a_new_address_of_a_member(group: MemoryGroup) -> None:
+    node = group.nodes[3].group
+    assert node is not None
+    node.note_client_address(1, "elsewhere:2602")
+    expected = v1.Cluster(addresses=("elsewhere:2602", "n2:2602", "n3:2602"), leader=1, node=2)
+    assert group.caller1(3).ask(v1.AskCluster()) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,18 @@ MESSAGES_MAX = 100_000
 
 
 class MemoryGroup:
-    """Nodes 1 to ``count``; clients reach node n at ``n<n>:2602``."""
+    """Nodes 1 to ``count``, of which those in ``started`` run; clients reach node n at ``n<n>:2602``."""
 
-    def __init__(self, data: Path, count: int = 3, *, seed: int = 1) -> None:
+    def __init__(
+        self, data: Path, count: int = 3, *, seed: int = 1, started: Collection[int] | None = None
+    ) -> None:
         self.peers = {number: f"n{number}:2702" for number in range(1, count + 1)}
         self.data = data
         self.nodes: dict[int, Node] = {}
         self.cut: set[int] = set()  # nodes that nobody hears, and that hear nobody
         self._mail: deque[Message] = deque()
         self._chance = random.Random(seed)
-        for number in self.peers:
+        for number in self.peers if started is None else started:
             self.start(number)
 
     def start(self, number: int, *, is_joining: bool = False) -> None:
@@ -203,7 +205,7 @@ def _introduce(node: Node, peer: Node) -> None:
     number = peer.group.settings.node
     known_as = peer.group.membership.known(node.group.settings.node)
     node.group.membership.hear(number, peer.group.membership.incarnation, known_as)
-    node.group.client_addresses[number] = peer.group.settings.client_address
+    node.group.note_client_address(number, peer.group.settings.client_address)
 
 
 def _fail(error: Exception) -> None:

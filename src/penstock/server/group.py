@@ -67,7 +67,6 @@ class Group:
         self.membership = Membership(
             files, directory.layout.home, settings, is_new=is_new, draw=draw
         )
-        self.client_addresses: dict[int, str] = {settings.node: settings.client_address}
         state = State(unpaged=UNPAGED)
         restore(state, directory)
         initial = self.membership.initial
@@ -123,6 +122,21 @@ class Group:
             self.membership.hear(peer, incarnation, knows)
         except StorageFailed as error:
             self.replica.fail(error)
+
+    def note_client_address(self, peer: int, address: str) -> None:
+        """Note where clients reach a peer; a disk that fails stops the node."""
+        try:
+            self.membership.note_client_address(peer, address)
+        except StorageFailed as error:
+            self.replica.fail(error)
+
+    def member_ids(self) -> tuple[int, ...]:
+        """Return all members in the order of their ids, as far as this node knows its group."""
+        return tuple(sorted({*self.membership.members(), self.settings.node}))
+
+    def client_address(self, peer: int) -> str:
+        """Return where clients reach a member, or last did; empty if that was never known."""
+        return self.membership.client_address(peer)
 
     def members(self) -> Members:
         """Return where the members of this node's configuration listen, for its peers."""
@@ -312,7 +326,7 @@ class Group:
         return MemberStatus(
             id=peer,
             address=self.membership.address(peer) or "",
-            client_address=self.client_addresses.get(peer, ""),
+            client_address=self.membership.client_address(peer),
             standing=standing,
             is_leader=peer == core.leader,
             is_self=is_self,

@@ -8,7 +8,7 @@ until enough others have said that they never knew it, or until a change of memb
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +94,7 @@ class Membership:
         if not settings.is_joining:
             self._initial = {str(peer): address for peer, address in settings.peers.items()}
         self._known: dict[str, str] = {}
+        self._clients: dict[str, str] = {}
         # One that was there before, alone, has forgotten nothing; one that is alone has nobody to ask.
         self._is_admitted = not is_new or list(settings.peers) == [settings.node]
         self._store()
@@ -108,6 +109,7 @@ class Membership:
         self._initial = value["initial"]
         self._known = value["known"]
         self._is_admitted = value["admitted"]
+        self._clients = value.get("clients", {})  # earlier programs did not write it
 
     def _store(self) -> None:
         value = {
@@ -116,6 +118,7 @@ class Membership:
             "initial": self._initial,
             "known": self._known,
             "admitted": self._is_admitted,
+            "clients": self._clients,
         }
         with self._poison.writing():
             replace_file(self._files, self._path, [_encode(value)])
@@ -209,10 +212,13 @@ class Membership:
             for call in self.when_changed:
                 call()
 
+    def members(self) -> Collection[int]:
+        """Return the members of the configuration; before there is one, the nodes that this one was started with."""
+        return self.configuration.members or self._settings.peers
+
     def peers(self) -> list[int]:
         """Return all nodes to be connected to."""
-        members = self.configuration.members or self._settings.peers
-        return sorted({*members, *self._book} - {self._settings.node})
+        return sorted({*self.members(), *self._book} - {self._settings.node})
 
     def address(self, peer: int) -> str | None:
         """Return where a peer listens for the others, ``None`` if that is not known."""
@@ -223,6 +229,18 @@ class Membership:
             or self._settings.peers.get(peer)
             or self._initial.get(str(peer))
         )
+
+    def note_client_address(self, peer: int, address: str) -> None:
+        """Keep where clients reach a peer: version 1 lists it also while the peer is down."""
+        if self._clients.get(str(peer)) != address:
+            self._clients[str(peer)] = address
+            self._store()
+
+    def client_address(self, peer: int) -> str:
+        """Return where clients last reached a member; empty if that was never known."""
+        if peer == self._settings.node:
+            return self._settings.client_address
+        return self._clients.get(str(peer), "")
 
     @property
     def own_address(self) -> str:

@@ -301,20 +301,20 @@ class Session1(Caller):
         return refusal is not None
 
     def _cluster(self, leader: int | None = None) -> v1.Cluster:
-        """Return where clients reach the members; ids of version 1 are places in that list.
+        """Return all members by id, with the last known client address of each.
 
-        ``leader`` leads, or is about to; ``None``: who does in this node's view.
+        A node's number in version 1 is its place in this list, also while other members are down: TaskFlux's client takes
+        it for an index into its own list of addresses.
+        ``leader`` leads, or is about to; ``None``: the leader in this node's view.
         """
         if self._group is None:
             return self._node
-        status = self._group.status()
-        known = {each.id: each.client_address for each in status.members if each.client_address}
-        nodes = sorted(known)
-        places = {node: place for place, node in enumerate(nodes)}
+        group, status = self._group, self._group.status()
+        places = {member: place for place, member in enumerate(group.member_ids())}
         return v1.Cluster(
-            addresses=tuple(known[node] for node in nodes),
+            addresses=tuple(map(group.client_address, places)),
             leader=places.get(status.leader if leader is None else leader),
-            node=places.get(status.node, -1),
+            node=places[status.node],
         )
 
     # Answers.

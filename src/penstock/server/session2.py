@@ -7,7 +7,7 @@ socket and a caller in process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Final, Protocol
 
@@ -62,9 +62,11 @@ _STEPS: Final = {
 class GroupDesk(Protocol):
     """Where a caller asks about the group, for other members, or for another leader."""
 
-    @property
-    def client_addresses(self) -> Mapping[int, str]:
-        """Where clients reach the members, as far as that is known."""
+    def member_ids(self) -> Sequence[int]:
+        """Return all members in the order of their ids."""
+
+    def client_address(self, peer: int) -> str:
+        """Return where clients reach a member, or last did; empty if that was never known."""
 
     def status(self) -> GroupStatus:
         """Return the group as the node sees it."""
@@ -300,7 +302,7 @@ class Session2(SinglesCaller):
         """Return a failure that tells where the leader is, if another node leads."""
         if failed.code != Failure.NOT_LEADER or self._group is None:
             return failed
-        return v2.not_leader(failed.detail, self._group.client_addresses.get(failed.detail))
+        return v2.not_leader(failed.detail, self._group.client_address(failed.detail))
 
     def _send(self, frame: bytes) -> None:
         if not self._out:

@@ -105,6 +105,7 @@ class Node:
         self.membership = Members(number, dict(addresses))
         self.replica = Replica()
         self.client_addresses: dict[int, str] = {}
+        self.note_client_address = self.client_addresses.__setitem__
         self.settings = GroupSettings(
             node=number, peers=dict(addresses), client_address=f"client{number}:2602"
         )

@@ -84,9 +84,9 @@ class PeerGroup(Protocol):
     """What the transport needs of a node's place in its group."""
 
     settings: GroupSettings
-    client_addresses: dict[int, str]
 
     def hear(self, peer: int, incarnation: str, knows: str | None) -> None: ...
+    def note_client_address(self, peer: int, address: str) -> None: ...
     def members(self) -> MembersPacket: ...
     def hear_members(self, members: MembersPacket) -> None: ...
 
@@ -141,7 +141,7 @@ class PeerTransport:
             client_address=group.settings.client_address,
             known=membership.known,
             hear=group.hear,
-            note_client_address=group.client_addresses.__setitem__,
+            note_client_address=group.note_client_address,
             members=group.members,
             hear_members=group.hear_members,
             claimed=self._note_claim,
