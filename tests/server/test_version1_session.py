@@ -196,11 +196,12 @@ def test_the_documented_byte_of_an_acknowledgement_is_understood(
     assert orders.stat("orders").count == 0
 
 
-def test_a_rejected_task_goes_back_with_its_id(orders: Client, wire: Wire) -> None:
-    wire.exchange(ENQUEUE + ACK, OK + OK)
+def test_a_rejected_task_goes_back_to_its_place_with_its_id(orders: Client, wire: Wire) -> None:
+    """TaskFlux puts it behind the other tasks of its key."""
+    wire.exchange((ENQUEUE + ACK) * 2, (OK + OK) * 2)
     wire.exchange(DEQUEUE, FOUND)
     wire.exchange(NACK, OK)
-    wire.exchange(COUNT, counted(1))
+    wire.exchange(COUNT, counted(2))
     wire.exchange(DEQUEUE, FOUND)
 
 
@@ -211,10 +212,12 @@ def test_a_task_that_is_out_is_not_counted(orders: Client, node: NodeProcess, wi
         other.exchange(COUNT, counted(0))
 
 
+@pytest.mark.parametrize("wait_ms", [60_000, 2**31, 2**32 - 1])
 def test_a_dequeue_that_waits_gets_the_next_task(
-    orders: Client, node: NodeProcess, wire: Wire
+    orders: Client, node: NodeProcess, wire: Wire, wait_ms: int
 ) -> None:
-    wire.send(DEQUEUE[:-4] + pack(">I", 60_000))
+    """The longest wait stops a TaskFlux node."""
+    wire.send(DEQUEUE[:-4] + pack(">I", wait_ms))
     with node.wire1() as other:
         other.exchange(ENQUEUE + ACK, OK + OK)
     wire.expect(FOUND)
@@ -235,6 +238,16 @@ def test_whoever_waited_and_left_gets_no_task(
     wire.exchange(ENQUEUE + ACK, OK + OK)
     # The node may hear of the reset only after the task has come; then it is on its way back.
     wire.exchange(DEQUEUE[:-4] + pack(">I", 10_000), FOUND)
+
+
+def test_a_wait_on_a_queue_that_is_deleted_fails_at_once(
+    orders: Client, node: NodeProcess, wire: Wire
+) -> None:
+    """TaskFlux answers "empty", and its client asks for ever."""
+    wire.send(DEQUEUE[:-4] + pack(">I", 2**32 - 1))
+    with node.wire1() as other:
+        other.exchange(DELETE, OK)
+    wire.expect(failed(2, b"queue 'orders' does not exist; create it first"))
 
 
 def test_implementation_0_is_the_heap(client: Client, wire: Wire) -> None:
