@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.pipeline import _chosen
 from penstock.errors import PathRefused
 from penstock.formats.taskflux.log import LogLayout, encode_header
 from support.command import penstock
@@ -75,5 +76,18 @@ def test_two_sets_of_files_with_tasks_are_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(PathRefused) as caught:
         table(root)
     assert str(root / "consensus") in str(caught.value)
+    done = penstock("pipeline", "tasks", "--in", root)
+    assert done.code == 1
+    assert str(root / "consensus") in done.err
     for below in ("consensus", "data"):
         assert table(root / below) == listed(root / below)
+
+
+def test_a_pipeline_takes_the_generation_that_is_asked_for(tmp_path: Path) -> None:
+    root = Case("2-mixed-killed").unpack(tmp_path / "root")
+    other = Case("3-policies").unpack(tmp_path / "other")
+    shutil.copytree(other / "data", root / "data")
+    assert _chosen(str(root), 2) == str(root / "consensus")
+    assert _chosen(str(root), 3) == str(root / "data")
+    with pytest.raises(PathRefused):
+        _chosen(str(root), 1)

@@ -17,6 +17,7 @@ from penstock.cli.families import (
     AsOfOption,
     AsOfWrittenOption,
     ExpiredOption,
+    FilesGenerationOption,
     PropertiesOption,
     TransientOption,
     VhostOption,
@@ -26,6 +27,7 @@ from penstock.cli.output import Exit, emit, say
 from penstock.errors import PathRefused, SparkFailed, needing
 from penstock.formats.taskflux.generation import Generation
 from penstock.tools.rows import encode_payload
+from penstock.tools.target import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,8 +110,20 @@ def _check(
 
     sources = find_sources(paths)
     for source in sources:
+        if source.notice is not None:
+            say(source.notice)
         check_moment(source, at)
     return sum(source.size for source in sources)
+
+
+def _chosen(path: str, generation: int | None) -> str:
+    """Return the path of the files of ``generation``, where a directory holds two sets. Raises ``PathRefused``."""
+    if generation is None:
+        return path
+    target = resolve(Path(path), Generation(generation))
+    if target.notice is not None:
+        say(target.notice)
+    return str(target.home or path)
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
@@ -178,6 +192,7 @@ def run(
     ] = TableFormat.PARQUET,
     uncommitted: UncommittedOption = False,
     report: Annotated[bool, typer.Option(help="Make a page of the tables.")] = True,
+    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -193,6 +208,7 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
+    paths = [_chosen(path, generation) for path in paths]
     size = _check(paths, table_format=table_format)
     from penstock.spark.pipeline.store import Store
 
@@ -241,6 +257,7 @@ def tasks(
     include_transient: TransientOption = False,
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
+    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -252,6 +269,7 @@ def tasks(
       penstock pipeline tasks --in node --at 4
       penstock pipeline tasks --in node --queue orders --quiet
     """
+    path = _chosen(path, generation)
     size = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
@@ -292,6 +310,7 @@ def snapshot(
         FileFormat, typer.Option("--format", help="What the directory is written as.")
     ] = FileFormat.TASKFLUX_3,
     uncommitted: UncommittedOption = False,
+    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -303,6 +322,7 @@ def snapshot(
       penstock pipeline snapshot --in node --at 4 --out then
       penstock serve --data then
     """
+    path = _chosen(path, generation)
     size = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.moment import moment
@@ -327,6 +347,7 @@ def _generation(form: FileFormat) -> Generation:
 
 def audit(
     paths: Annotated[list[str], typer.Argument(metavar="DIR...", help="Copies of one log.")],
+    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -340,6 +361,7 @@ def audit(
     Examples:
       penstock pipeline audit replica-1 replica-2 replica-3
     """
+    paths = [_chosen(path, generation) for path in paths]
     size = _check(paths)
     with _spark(master, conf, quiet=quiet, size=size) as spark:
         from penstock.spark.pipeline.audit import audit as audit_replicas
@@ -374,6 +396,7 @@ def migrate(
     include_expired: ExpiredOption = False,
     as_of: AsOfWrittenOption = None,
     properties: PropertiesOption = None,
+    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -386,6 +409,7 @@ def migrate(
       penstock pipeline migrate --from old --to localhost:2602
       penstock pipeline migrate --from rabbit --to localhost:2602
     """
+    path = _chosen(path, generation)
     size = _check([path], at=at)
     with_envelope = _with_envelope(properties)
     is_node = _is_address(to)

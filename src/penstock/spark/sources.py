@@ -46,6 +46,7 @@ class Source:
     # Without a log: its queues, each once; None if only its rows tell them.
     queues: tuple[SourceQueue, ...] | None = ()
     written_us: int = 0  # without a log: when the newest of its files was written to
+    notice: str | None = None  # names both sets of files, where its directory holds two
 
     @property
     def size(self) -> int:

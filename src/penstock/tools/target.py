@@ -77,6 +77,7 @@ class Target:
     metadata: Path | None = None
     snapshot: Path | None = None
     companions: Path | None = None
+    home: Path | None = None  # of a directory: where metadata and snapshot are
     notice: str | None = None  # what to tell people about a second set of files
 
     @property
@@ -138,6 +139,7 @@ def _target_of(path: Path, layout: Layout) -> Target:
         metadata=layout.metadata if _is_filled(layout.metadata) else None,
         snapshot=snapshot,
         companions=layout.companions,
+        home=layout.home,
     )
 
 

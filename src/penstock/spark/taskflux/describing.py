@@ -26,6 +26,7 @@ def describe(name: str, target: Target, *, uncommitted: bool) -> Source:
         commit=None if uncommitted else history.commit,
         by_value=target.generation is not Generation.THREE and not is_decided,
         is_decided=is_decided,
+        notice=target.notice,
     )
 
 
