@@ -13,6 +13,7 @@ from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
+from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
     AddTask,
     Command,
@@ -55,7 +56,7 @@ def write_generation_1(root: Path) -> None:
         for command in commands
     ]
     (home / "raft.log").write_bytes(encode_header(LogLayout.ONE_B) + b"".join(records))
-    (home / "raft.metadata").write_bytes(encode_metadata(STATE, Generation.ONE))
+    (home / "raft.metadata").write_bytes(encode_metadata(STATE, Variant.ONE.metadata))
 
 
 def write_generation(root: Path, generation: Generation) -> None:

@@ -342,7 +342,7 @@ BUGS: Final = [
     _bug("queue", "size-ignores-leases", node.seed_size_ignores_leases,
          "Tasks on lease do not count for the limit of a queue.",
          "RabbitMQ's max-length counts ready messages only",
-         "server/test_broker.py::test_tasks_on_their_way_and_out_on_lease_count_for_the_size",
+         "server/test_broker.py::test_tasks_on_their_way_count_for_the_size_and_leased_ones_but_with_taskflux",
          "bounded"),
     _bug("queue", "leases-survive-leadership", node.seed_leases_survive_leadership,
          "What a leader had leased stays hidden when it leads no more.",

@@ -289,6 +289,15 @@ def test_version_1_numbers_the_leader_among_all_members_and_not_among_the_known(
     again.close()
 
 
+def test_version_1_does_not_count_a_leader_that_was_removed(group: MemoryGroup) -> None:
+    """It counted itself, and the places of the members behind it were wrong by one."""
+    remove = v2.ChangeMembers([v2.MemberChange(v2.MemberStep.REMOVE, 2)])
+    assert group.caller2(2).ask(remove) == v2.Ok()
+    told = group.caller1(2).ask(v1.AskCluster())
+    assert isinstance(told, v1.Cluster)
+    assert (told.addresses, told.node) == (("n1:2602", "n3:2602"), -1)
+
+
 def test_version_1_lists_members_that_were_never_heard_without_an_address(tmp_path: Path) -> None:
     """A node that waits for the others of a new group listed nobody, itself included."""
     group = MemoryGroup(tmp_path, started=(2,))

@@ -131,8 +131,8 @@ class Group:
             self.replica.fail(error)
 
     def member_ids(self) -> tuple[int, ...]:
-        """Return all members in the order of their ids, as far as this node knows its group."""
-        return tuple(sorted({*self.membership.members(), self.settings.node}))
+        """Return all members in the order of their ids, without this node while it is not one of them."""
+        return tuple(sorted(self.membership.members()))
 
     def client_address(self, peer: int) -> str:
         """Return where clients reach a member, or last did; empty if that was never known."""

@@ -314,7 +314,7 @@ class Session1(Caller):
         return v1.Cluster(
             addresses=tuple(map(group.client_address, places)),
             leader=places.get(status.leader if leader is None else leader),
-            node=places[status.node],
+            node=places.get(status.node, -1),
         )
 
     # Answers.
