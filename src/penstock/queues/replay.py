@@ -37,19 +37,24 @@ from penstock.queues.contents import QueueContents
 class Queues:
     """The state of all queues. A new one holds the default queue alone."""
 
-    __slots__ = ("by_name",)
+    __slots__ = ("_by_array_heap", "by_name")
 
-    def __init__(self) -> None:
-        self.by_name: dict[QueueName, QueueContents] = {
-            DEFAULT_QUEUE: QueueContents(DEFAULT_QUEUE, NO_LIMITS)
-        }
+    def __init__(self, *, by_array_heap: bool = False) -> None:
+        """Begin empty. ``by_array_heap``: tasks leave in the order of variants 1a and 1b."""
+        self._by_array_heap = by_array_heap
+        self.by_name: dict[QueueName, QueueContents] = {}
+        self._begin(DEFAULT_QUEUE, NO_LIMITS)
+
+    def _begin(self, name: QueueName, policy: Policy, last_id: int = 0) -> QueueContents:
+        queue = QueueContents(name, policy, last_id, by_array_heap=self._by_array_heap)
+        self.by_name[name] = queue
+        return queue
 
     # Restoring a snapshot.
 
     def restore(self, head: QueueHead) -> QueueContents:
         """Begin a queue that a snapshot holds; its tasks are restored into the result."""
-        queue = self.by_name[head.name] = QueueContents(head.name, head.policy, head.last_id)
-        return queue
+        return self._begin(head.name, head.policy, head.last_id)
 
     # Applying deltas.
 
@@ -72,13 +77,13 @@ class Queues:
     def create(self, name: QueueName, policy: Policy) -> None:
         if name in self.by_name:
             raise ReplayConflict(f"queue {name!r} is created but exists")
-        self.by_name[name] = QueueContents(name, policy)
+        self._begin(name, policy)
 
     def delete(self, name: QueueName) -> None:
         """Drop a queue; deleting one that is missing has no effect, which is how logs say nothing."""
         if self.by_name.pop(name, None) is not None and name == DEFAULT_QUEUE:
             # It always exists; a log that deletes it can only mean its tasks.
-            self.by_name[name] = QueueContents(name, NO_LIMITS)
+            self._begin(name, NO_LIMITS)
 
     def add(self, name: QueueName, key: int, payload: bytes) -> int:
         queue = self.by_name.get(name)
@@ -121,9 +126,9 @@ class Queues:
             case CreateWithPolicy():
                 return self._create(command.queue, command.policy)
             case DeleteCommand():
-                if command.queue not in self.by_name:
+                # Clients of variants 1a and 1b could delete the default queue too; what they put in then was refused.
+                if self.by_name.pop(command.queue, None) is None:
                     return None
-                self.delete(command.queue)
                 return DeleteQueue(queue=command.queue)
             case CountTasks() | ListQueues():
                 return None
@@ -131,7 +136,7 @@ class Queues:
                 assert_never(command)
 
     def _create(self, name: QueueName, policy: Policy) -> CreateQueue | None:
-        if name in self.by_name:
+        if name in self.by_name or name == DEFAULT_QUEUE:
             return None
         self.create(name, policy)
         return CreateQueue(queue=name, policy=policy)

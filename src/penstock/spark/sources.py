@@ -40,6 +40,7 @@ class Source:
     commit: int | None  # the last index known to be committed; None: every whole entry counts
     by_value: bool  # whether removals name a value where no extension names an id
     is_decided: bool  # whether only a replay in order tells what its entries did
+    by_array_heap: bool = False  # whether tasks left in the order of variants 1a and 1b of TaskFlux
     # Whether an order over all its entries exists. Without one there is no history, only what is stored now: its
     # queues and tasks are those that its family lists.
     has_log: bool = True

@@ -94,7 +94,7 @@ class Fold:
     def __init__(self, history: History, queues: Queues, verdict: Verdict) -> None:
         is_whole_log = history.is_whole_log()
         self.history = history
-        self.queues = Queues() if is_whole_log else queues
+        self.queues = history.new_queues() if is_whole_log else queues
         self.applier = Applier(self.queues, is_strict=False)
         self.entries = 0
         self.extensions = 0  # whole entries of ours; they do not outlive the log that they speak of

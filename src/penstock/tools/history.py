@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
 from penstock.formats.taskflux import notes
+from penstock.formats.taskflux.commands import CREATE
 from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Header, LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
-from penstock.formats.taskflux.snapshot import StoredTask
+from penstock.formats.taskflux.snapshot import ARRAY_HEAPS, StoredTask
 from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SyncPoint
@@ -175,6 +176,36 @@ class History:
             return False
         whole = sum(isinstance(found, Found) and found.status is Status.OK for found in self.scan())
         return whole > self.covered
+
+    def new_queues(self) -> Queues:
+        """Return empty queues from which tasks leave in the order of the program that wrote the files."""
+        return Queues(by_array_heap=self.is_by_array_heap())
+
+    def is_by_array_heap(self) -> bool:
+        """Return whether the program took tasks from the heap of variants 1a and 1b."""
+        logs = self.target.logs
+        if self.snapshot is not None:
+            is_old = self.snapshot.layout in ARRAY_HEAPS
+            return is_old and (not logs or logs[0].layout in (LogLayout.ONE_A, LogLayout.ONE_B))
+        if not logs or logs[0].layout is not LogLayout.ONE_B:
+            return bool(logs) and logs[0].layout is LogLayout.ONE_A
+        return not self.is_perhaps_1d()
+
+    def is_perhaps_1d(self) -> bool:
+        """Return whether nothing tells a log of variant 1b from one of 1d, which kept the order of insertion.
+
+        Only snapshots and the creation of queues differ. Programs of 1d and of late 1b had a directory
+        ``temporary`` beside the log; without one the log is taken for 1b (docs/decisions/0028).
+        """
+        companions, logs = self.target.companions, self.target.logs
+        if companions is None or not (companions / "temporary").is_dir():
+            return False
+        if self.snapshot is not None or not logs or logs[0].layout is not LogLayout.ONE_B:
+            return False
+        return not any(
+            isinstance(found, Found) and found.payload[:1] == bytes((CREATE,))
+            for found in self.scan()
+        )
 
     def is_committed(self, index: int | None) -> bool | None:
         """Return whether an entry is committed; ``None`` if the files cannot tell."""

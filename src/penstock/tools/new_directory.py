@@ -17,6 +17,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.formats.taskflux.snapshot import (
+    ARRAY_HEAPS,
     StoredTask,
     encode_count,
     encode_frame,
@@ -25,6 +26,7 @@ from penstock.formats.taskflux.snapshot import (
 )
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import (
+    DEFAULT_QUEUE,
     INT32_MAX,
     INT64_MAX,
     NO_LIMITS,
@@ -38,6 +40,7 @@ from penstock.model import (
     TaskId,
     Term,
 )
+from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage.directory import layout_for
 from penstock.storage.files import TEMPORARY_SUFFIX, replace_file
@@ -125,10 +128,14 @@ class NewDirectory:
         """
         if point.index == INT64_MAX:
             raise CannotConvert(f"a snapshot at entry {point.index} leaves no index for the next")
-        names = sorted(queues.by_name) if kept is None else list(queues.by_name)
-        contents = [queues.by_name[name] for name in names]
+        layout = self.variant.snapshot
+        # Clients of generation 1 could delete the default queue; no snapshot may lack it.
+        by_name = {DEFAULT_QUEUE: QueueContents(DEFAULT_QUEUE, NO_LIMITS)} | queues.by_name
+        names = sorted(by_name) if kept is None else list(queues.by_name)
+        contents = [by_name[name] for name in names]
         parts: list[tuple[QueueHead, Iterable[StoredTask]]] = [
-            (_unpaged(queue.head), queue.by_age()) for queue in contents
+            (_unpaged(queue.head), queue.for_snapshot(as_array=layout in ARRAY_HEAPS))
+            for queue in contents
         ]
         self.unpaged += [queue.name for queue in contents if queue.is_paged]
         if kept:
@@ -136,7 +143,7 @@ class NewDirectory:
             last_id = TaskId(len(tasks))
             head = QueueHead(name=notes.QUEUE, policy=NO_LIMITS, last_id=last_id, count=len(tasks))
             parts.append((head, tasks))
-        pieces = encode_snapshot(point, len(parts), parts, self.variant.snapshot)
+        pieces = encode_snapshot(point, len(parts), parts, layout)
         SnapshotStore(FILES, self._layout.snapshot).write(pieces).install()
         self._point = point
 

@@ -18,7 +18,6 @@ from penstock.formats.taskflux.notes import Note
 from penstock.formats.taskflux.snapshot import StoredTask
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
-from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, read_notes
 from penstock.tools.fold import Fold, Verdict, apply_delta, judge
 from penstock.tools.history import (
@@ -61,7 +60,7 @@ class _Repair:
         self.history = history
         self.new = new
         self.result = result
-        self.queues = Queues()
+        self.queues = history.new_queues()
         self.found: list[Note] = []  # what the snapshot holds of ours
         self.term = 0  # the highest that was taken along
 
@@ -91,7 +90,8 @@ class _Repair:
         except BadData as error:
             assert path is not None
             yield damage_row(error, "snapshot", path)
-            self.history, self.queues = replace(self.history, snapshot=None), Queues()
+            self.history = replace(self.history, snapshot=None)
+            self.queues = self.history.new_queues()
         try:
             self.found = read_notes(self.queues, raw)
         except BadData as error:

@@ -49,7 +49,7 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
     stop = at
     if at is None and history.commit is not None and not uncommitted:
         stop = history.commit
-    queues = Queues()
+    queues = history.new_queues()
     found = [] if is_whole_log else restore_snapshot(history, queues)
     run = _Run(history, Applier(queues, found, is_strict=False), covered, stop)
     for log in history.target.logs:

@@ -16,7 +16,6 @@ from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.model import Command
-from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, Decoded, decode
 from penstock.tools.history import (
     Found,
@@ -67,7 +66,7 @@ class _Verification:
     def __init__(self, history: History, summary: Summary) -> None:
         self.history = history
         self.summary = summary
-        self.queues = Queues()
+        self.queues = self.history.new_queues()
         self.applier = Applier(self.queues, is_strict=True)
         # Once something is missing, later entries cannot be expected to apply.
         self.is_exact = True
@@ -90,7 +89,7 @@ class _Verification:
             self.is_exact = False
             yield damage_row(error, "snapshot", target.snapshot)
         if self.is_whole_log:
-            self.queues = Queues()
+            self.queues = self.history.new_queues()
             self.applier = Applier(self.queues, is_strict=True)
         self._note_state()
         for found in self.history.scan():

@@ -82,6 +82,9 @@ class SnapshotLayout(Enum):
         self.covered_offset = self.state_offset if covered == "state" else 4
 
 
+ARRAY_HEAPS: Final = (SnapshotLayout.ONE_A, SnapshotLayout.ONE_B)
+"""Layouts of programs that list the array of their heap, and fill it again in the order of the file."""
+
 StoredTask = tuple[int, int, bytes]
 """(id, key, payload); the id counts from 1 within its queue where the layout stores none."""
 

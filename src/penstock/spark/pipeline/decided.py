@@ -39,17 +39,18 @@ _INPUT: Final = (*CHANGES, "kind", "offset")
 
 def decide(entries: DataFrame, sources: Sequence[Source]) -> DataFrame:
     """Return the changes that the requests of some sources made; ``entries`` with what their snapshots hold."""
-    begins = {source.name: source.begin for source in sources}
-    theirs = entries.where(F.col("source").isin(*begins)).where("status = 'ok'").select(*_INPUT)
+    beginnings = {source.name: (source.begin, source.by_array_heap) for source in sources}
+    theirs = entries.where(F.col("source").isin(*beginnings)).where("status = 'ok'").select(*_INPUT)
     changes = entries.select(*CHANGES).schema
 
     def replay(table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
         rows = sorted(table.to_pylist(), key=_order)
-        begin = begins[rows[0]["source"]] if rows else -1
+        begin, by_array_heap = beginnings[rows[0]["source"]] if rows else (-1, False)
+        queues = Queues(by_array_heap=by_array_heap)
         schema = pa.schema([table.schema.field(name) for name in CHANGES])
-        return pa.Table.from_pylist(_replay(rows, begin), schema=schema)
+        return pa.Table.from_pylist(_replay(rows, begin, queues), schema=schema)
 
     return theirs.groupBy("source").applyInArrow(replay, changes)
 
@@ -60,8 +61,7 @@ def _order(row: dict[str, Any]) -> tuple[int, int, int]:
     return (is_log, row["log_index"] or 0 if is_log else 0, row["offset"] or 0)
 
 
-def _replay(rows: list[dict[str, Any]], begin: int) -> list[dict[str, Any]]:
-    queues = Queues()
+def _replay(rows: list[dict[str, Any]], begin: int, queues: Queues) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     has_snapshot = begin >= 0
     if has_snapshot:

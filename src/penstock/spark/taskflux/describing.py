@@ -27,6 +27,7 @@ def describe(name: str, target: Target, *, uncommitted: bool) -> Source:
         by_value=target.generation is not Generation.THREE and not is_decided,
         is_decided=is_decided,
         notice=target.notice,
+        by_array_heap=is_decided and history.is_by_array_heap(),
     )
 
 
