@@ -32,7 +32,8 @@ from penstock.server.rebuild import SnapshotWalk
 from penstock.storage import segmented_log
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import File, Poison
-from penstock.storage.reading import Walked, end_of_data
+from penstock.storage.log_end import end_of_data
+from penstock.storage.reading import Walked
 from penstock.storage.recovery import Cut
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.storage.snapshot import SnapshotStore, SnapshotWriter

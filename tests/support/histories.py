@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from penstock.formats.taskflux.generation import Contents
@@ -93,7 +94,9 @@ def _command(draw: st.DrawFn) -> Change:
         st.builds(Enqueue, queue=st.just(DEFAULT_QUEUE), key=KEYS, payload=PAYLOADS),
         st.just(Dequeue(queue=name)),
         st.builds(CreateCommand, queue=st.just(name), size_max=st.sampled_from([None, 1, 2])),
-        st.sampled_from([DeleteCommand(queue=name), CountTasks(queue=name), ListQueues()]),
+        st.sampled_from(
+            [DeleteCommand(queue=name or NAMES[1]), CountTasks(queue=name), ListQueues()]
+        ),
     ]
     return draw(st.one_of(choices))
 
@@ -110,7 +113,8 @@ def _delta(
     if kind == "create" and absent:
         return CreateQueue(queue=draw(st.sampled_from(absent)), policy=draw(policies))
     if kind == "delete":
-        return draw(st.sampled_from([DeleteQueue(queue=name), NOTHING]))
+        # Deleting the default queue is a conflict: no program of TaskFlux can rebuild its state then.
+        return NOTHING if name == DEFAULT_QUEUE else DeleteQueue(queue=name)
     tasks = state.queues[name].tasks
     if kind == "remove" and tasks:
         task_id, key, payload = draw(st.sampled_from(tasks))
@@ -139,7 +143,7 @@ def nodes(
     commit = None
     if layout is LogLayout.TWO:
         commit = draw(st.integers(snapshot_at, last))
-    return Node(
+    node = Node(
         layout=layout,
         history=history,
         snapshot_at=snapshot_at,
@@ -148,3 +152,5 @@ def nodes(
         snapshot_layout=snapshot_layout,
         synced=draw(st.sampled_from([None, None if layout.generation == 1 else last])),
     )
+    assume(not node.is_ambiguous)
+    return node

@@ -5,6 +5,7 @@ Lists in the order of arrival, searched from the front. It shares no code with `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Self
@@ -31,6 +32,7 @@ from penstock.model import (
     RemoveTask,
     TaskId,
 )
+from penstock.queues.array_heap import ArrayHeap
 from support.taskflux_strategies import Queues
 
 Listed = list[tuple[str, int, bytes]]
@@ -46,20 +48,41 @@ class NaiveQueue:
     policy: Policy = NO_LIMITS
     last_id: int = 0
     tasks: list[tuple[int, int, bytes]] = field(default_factory=list)
+    heap: ArrayHeap | None = None  # the tasks as variants 1a and 1b have them
 
     def add(self, key: int, payload: bytes) -> None:
         self.last_id += 1
         self.tasks.append((self.last_id, key, payload))
+        if self.heap is not None:
+            self.heap.put(key, self.last_id)
 
     def in_order(self) -> list[tuple[int, int, bytes]]:
+        if self.heap is not None:
+            return self._by_id(self.heap.drain())
         return sorted(self.tasks, key=lambda task: (task[1], task[0]))
+
+    def stored(self) -> list[tuple[int, int, bytes]]:
+        """Return the tasks in the order of a snapshot; what it stores no ids for is counted again."""
+        return self.tasks if self.heap is None else self._by_id(self.heap.nodes)
+
+    def _by_id(self, nodes: Iterable[tuple[int, int]]) -> list[tuple[int, int, bytes]]:
+        tasks = {task[0]: task for task in self.tasks}
+        return [tasks[task_id] for _, task_id in nodes]
 
 
 class NaiveQueues:
-    """All queues; the default one is always there."""
+    """All queues; only commands can delete the default one. ``by_heap``: tasks leave as in variants 1a and 1b."""
 
-    def __init__(self) -> None:
-        self.queues = {DEFAULT_QUEUE: NaiveQueue()}
+    def __init__(self, *, by_heap: bool = False) -> None:
+        self.by_heap = by_heap
+        self.queues = {DEFAULT_QUEUE: self._new(NO_LIMITS)}
+
+    def _new(self, policy: Policy) -> NaiveQueue:
+        return NaiveQueue(policy, heap=ArrayHeap() if self.by_heap else None)
+
+    def _create(self, name: QueueName, policy: Policy) -> None:
+        if name != DEFAULT_QUEUE:
+            self.queues.setdefault(name, self._new(policy))
 
     def after(self, change: Change) -> Self:
         """Return a copy to which one more change is applied."""
@@ -70,10 +93,11 @@ class NaiveQueues:
     def apply(self, change: Change) -> None:
         match change:
             case CreateQueue():
-                self.queues[change.queue] = NaiveQueue(change.policy)
+                self.queues[change.queue] = self._new(change.policy)
             case DeleteQueue() | DeleteCommand():
                 self.queues.pop(change.queue, None)
-                self.queues.setdefault(DEFAULT_QUEUE, NaiveQueue())
+                if isinstance(change, DeleteQueue):
+                    self.queues.setdefault(DEFAULT_QUEUE, self._new(NO_LIMITS))
             case AddTask():
                 self.queues[change.queue].add(change.key, change.payload)
             case RemoveTask():
@@ -84,9 +108,9 @@ class NaiveQueues:
                 value = (change.key, change.payload)
                 self._drop(change.queue, [t for t in self._tasks(change.queue) if t[1:] == value])
             case CreateCommand():
-                self.queues.setdefault(change.queue, NaiveQueue(Policy(size_max=change.size_max)))
+                self._create(change.queue, Policy(size_max=change.size_max))
             case CreateWithPolicy():
-                self.queues.setdefault(change.queue, NaiveQueue(change.policy))
+                self._create(change.queue, change.policy)
             case Enqueue():
                 queue = self.queues.get(change.queue)
                 if queue and _takes(queue, change):
@@ -94,6 +118,9 @@ class NaiveQueues:
             case Dequeue():
                 if change.queue in self.queues:
                     self._drop(change.queue, self.queues[change.queue].in_order())
+                    heap = self.queues[change.queue].heap
+                    if heap is not None:
+                        heap.take()
             case CountTasks() | ListQueues():
                 pass
 
@@ -111,6 +138,13 @@ class NaiveQueues:
             for name in sorted(self.queues)
             for _, key, payload in self.queues[name].in_order()
         ]
+
+    def unordered(self) -> dict[str, tuple[Policy, list[tuple[int, bytes]]]]:
+        """Return policy and tasks of each queue, in no order of delivery."""
+        return {
+            str(name): (queue.policy, sorted((key, payload) for _, key, payload in queue.tasks))
+            for name, queue in self.queues.items()
+        }
 
     def identified(self) -> list[tuple[str, int, int, bytes]]:
         """Return every task with its id, in the same order."""
@@ -130,7 +164,7 @@ class NaiveQueues:
                     last_id=TaskId(queue.last_id),
                     count=len(queue.tasks),
                 ),
-                list(queue.tasks),
+                list(queue.stored()),
             )
             for name, queue in self.queues.items()
         ]

@@ -7,6 +7,7 @@ that every byte of them can be damaged in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from penstock.formats.taskflux.log import (
     segment_name,
 )
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.snapshot import SnapshotLayout
+from penstock.formats.taskflux.snapshot import ARRAY_HEAPS, SnapshotLayout
 from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import (
     AddTask,
@@ -72,7 +73,10 @@ class Node:
     states: list[NaiveQueues] = field(init=False, repr=False)  # after no entry, after entry 0, …
 
     def __post_init__(self) -> None:
-        states = [NaiveQueues()]
+        layout = self.snapshot_layout or SNAPSHOTS[self.layout]
+        is_old = self.layout in (LogLayout.ONE_A, LogLayout.ONE_B)
+        by_heap = is_old and (self.snapshot_at < 0 or layout in ARRAY_HEAPS)
+        states = [NaiveQueues(by_heap=by_heap)]
         for _, change in self.history:
             states.append(states[-1].after(change))
         object.__setattr__(self, "states", states)
@@ -95,6 +99,17 @@ class Node:
         if self.layout is LogLayout.THREE:
             return self.starts[0]
         return 0 if self.layout is LogLayout.ONE_A else self.snapshot_at + 1
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the log could be one that was not shortened yet: its first entries give the snapshot's state."""
+        if self.snapshot_at < 0 or self.log_first == 0 or self.layout is LogLayout.THREE:
+            return False
+        state = NaiveQueues(by_heap=self.states[0].by_heap)
+        for _, change in self.history[self.log_first :][: self.snapshot_at + 1]:
+            with suppress(KeyError):
+                state.apply(change)
+        return state.unordered() == self.states[self.snapshot_at + 1].unordered()
 
     def at(self, index: int) -> Listed:
         """Return what the queues hold after an entry."""

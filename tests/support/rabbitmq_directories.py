@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from penstock.formats.rabbitmq.names import (
     encode_queue_name,
     vhost_directory,
 )
+from support.archives import extract
 from support.rabbitmq_golden import GOLDEN, snapshot
 
 NAMES = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
@@ -24,11 +24,7 @@ ENTRY_COUNT = 16
 
 def unpacked(name: str, directory: Path) -> Path:
     """Return ``directory`` with the golden data directory ``name`` in it."""
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as tar:
-        # Python before 3.11.4 has no filters; the archives are ours.
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)
-        tar.extractall(directory)
-    return directory
+    return extract(GOLDEN / f"{name}.tar.gz", directory)
 
 
 def truth(name: str) -> list[dict[str, Any]]:

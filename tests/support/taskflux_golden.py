@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.archives import extract
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "taskflux"
 
@@ -41,8 +42,7 @@ class Case:
 
     def unpack(self, root: Path) -> Path:
         """Put the files into ``root`` and return where a command finds them."""
-        with tarfile.open(GOLDEN / self.name / "queue.tar.gz") as archive:
-            archive.extractall(root)
+        extract(GOLDEN / self.name / "queue.tar.gz", root)
         below = [path for path in root.iterdir() if path.is_dir()]
         is_inside = len(below) == 1 and below[0].name not in ("data", "consensus")
         return below[0] if is_inside else root

@@ -328,13 +328,14 @@ def hit_by_cut(node: Node, name: str, size: int) -> Counter[tuple[str, int, byte
 def cuts_unseen(node: Node, name: str, size: int) -> set[int]:
     """Return the lengths to which a file may be cut without anybody seeing it."""
     if name.endswith("metadata"):
-        # Empty is a default (R1); 16 bytes are another layout in generations 1 and 2.
-        return {0} if node.generation is Generation.THREE else {0, 16}
+        # Empty is a default (R1), but not beside a log of a later term; 16 bytes are another layout.
+        cuts = {Generation.ONE: {0, 16}, Generation.TWO: {16}, Generation.THREE: set[int]()}
+        return cuts[node.generation]
     if name.endswith("snapshot"):
         # Variant 1b reads queues up to the end of the file.
         return {0, 21} if name == "consensus/raft.snapshot" and node is ONE_B else set()
     ends = [node.layout.header_size, *(record.end for record in records_of(node, name))]
-    unseen = {0, *ends, *range(ends[-1], size)} - {size}
+    unseen = {0, *ends} - {size}
     if node.layout.is_marked:
         # A commit index, a following segment or a sync point says that there was more.
         is_sealed = name == LOG_3[0]
@@ -343,7 +344,8 @@ def cuts_unseen(node: Node, name: str, size: int) -> set[int]:
         ]
         if node.generation is Generation.TWO:
             return {0} | {cut for cut in unseen if cut >= committed[-1]}
-        return {cut for cut in unseen if cut >= ends[-1]} if is_sealed else unseen
+        # A segment that ends with a record was cut: an end marker follows the last one.
+        return set() if is_sealed else {0, node.layout.header_size}
     return unseen
 
 

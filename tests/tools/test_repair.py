@@ -114,7 +114,7 @@ def test_leftovers_behind_a_sealed_segment_do_not_cost_the_next_one_an_entry(
     files = node.files()
     out, left = salvaged(tmp_path, files | {segment(0): files[segment(0)] + b"garbage"})
     assert payloads(out) == [b"a", b"b", b"c"]
-    assert left == ["leftover"]
+    assert left == ["stale"]
 
 
 # --- damage in the middle ------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def test_the_state_after_every_entry_is_that_of_the_model(
         root = node.write(Path(place) / "node")
         before = tree(root)
         lowest = -1 if layout is LogLayout.ONE_A else node.snapshot_at
-        assert damage_of(root) == []
+        # A removal that finds nothing behind a snapshot may mean that the snapshot covers it.
+        assert {row["status"] for row in damage_of(root)} <= {"applied-twice"}
         assert listed(root) == node.tasks
         assert listed(root, uncommitted=True) == node.at(node.last)
         for index in range(lowest, len(node.history)):
@@ -153,11 +154,14 @@ def test_records_that_an_interrupted_compaction_left_are_not_applied_twice(
     assert tree(root) == before
 
 
-def test_without_the_sidecar_they_would_be(tmp_path: Path) -> None:
-    _, files = interrupted(count=None)
+def test_without_the_sidecar_the_log_shows_that_the_snapshot_covers_its_first_entries(
+    tmp_path: Path,
+) -> None:
+    """TaskFlux applies them twice after a crash between snapshot and shortening the log."""
+    node, files = interrupted(count=None)
     del files["consensus/penstock.compaction"]
     root = write_files(tmp_path, files)
-    assert len(listed(root)) == 5
+    assert listed(root) == node.tasks
 
 
 def test_a_log_that_was_already_shortened_begins_behind_the_snapshot(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ class BeatsFiles:
         notes = [f"{held}, {summary.damaged} damaged places", *_first_of(summary.notes)]
         self.words = ["; no damage, but: ".join(notes)]
 
-    def repair(self, out: Path, progress: Progress) -> Iterator[Row]:
+    def repair(self, out: Path, asked: Asked, progress: Progress) -> Iterator[Row]:
+        asked.refuse_others((), "Beats'")
         result = Repaired()
         yield from repair(self.location, out, result, key=self.key, progress=progress)
         self.is_damaged = result.left > 0

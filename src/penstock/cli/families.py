@@ -163,7 +163,7 @@ class Source(Protocol):
 
     def verify(self, progress: Progress) -> Iterator[Row]: ...
 
-    def repair(self, out: Path, progress: Progress) -> Iterator[Row]: ...
+    def repair(self, out: Path, asked: Asked, progress: Progress) -> Iterator[Row]: ...
 
     def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row: ...
 
@@ -270,8 +270,8 @@ class TaskFluxFiles:
         state = replay(history, at=asked.at, uncommitted=asked.uncommitted)
         if only is not None and only not in state.queues.by_name:
             raise queue_missing(only)
-        if state.tail is not None:
-            self.words, self.is_damaged = [state.tail], True
+        self.words = [words for words in (state.tail, state.damage, state.undecided) if words]
+        self.is_damaged = state.tail is not None or state.damage is not None
         has_ids = self.target.generation is Generation.THREE
         for name in sorted(state.queues.by_name):
             if only is not None and name != only:
@@ -282,16 +282,23 @@ class TaskFluxFiles:
 
     def verify(self, progress: Progress) -> Iterator[Row]:
         summary = taskflux_verify.Summary()
-        count = 0
+        count = harmless = 0
         for row in taskflux_verify.verify(self.target, progress=progress, summary=summary):
-            count += 1
+            is_harmless = bool(row.get("harmless"))
+            count, harmless = count + (not is_harmless), harmless + is_harmless
             yield row
         held = f"{summary.entries} entries, {summary.queues} queues, {summary.tasks} tasks"
-        self.words, self.is_damaged = [f"{held}, {count} damaged places"], count > 0
+        places = f"{count} damaged places"
+        if harmless:
+            places += f", {harmless} harmless ones"
+        self.words, self.is_damaged = [f"{held}, {places}"], count > 0
 
-    def repair(self, out: Path, progress: Progress) -> Iterator[Row]:
+    def repair(self, out: Path, asked: Asked, progress: Progress) -> Iterator[Row]:
+        asked.refuse_others(("uncommitted",), "TaskFlux's")
         result = taskflux_repair.Repaired()
-        yield from taskflux_repair.repair(self.target, out, result, progress=progress)
+        yield from taskflux_repair.repair(
+            self.target, out, result, uncommitted=asked.uncommitted, progress=progress
+        )
         self.is_damaged = result.left > 0
         held = (
             f"{result.entries} entries taken along, {result.tasks} tasks in {result.queues} queues"
@@ -343,6 +350,8 @@ def _words_of_conversion(done: taskflux_convert.Converted) -> Iterator[str]:
         yield f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"
     if done.tail is not None:
         yield done.tail
+    if done.undecided is not None:
+        yield done.undecided
 
 
 class RabbitMQFiles:
@@ -418,7 +427,8 @@ class RabbitMQFiles:
         places = f"{summary.damaged} damaged places, {summary.harmless} harmless ones"
         self.words = [f"{held}, {places}"]
 
-    def repair(self, out: Path, progress: Progress) -> Iterator[Row]:
+    def repair(self, out: Path, asked: Asked, progress: Progress) -> Iterator[Row]:
+        asked.refuse_others((), "RabbitMQ's")
         result = rabbitmq_repair.Repaired()
         yield from rabbitmq_repair.repair(self.location, out, result, progress=progress)
         self.is_damaged = result.left > 0

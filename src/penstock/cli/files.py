@@ -102,7 +102,7 @@ def dump(
     is_whole = True
     with bar(source.size, "reading") as shown:
         for row in source.dump(shown.advance):
-            is_whole = is_whole and row["status"] == "ok"
+            is_whole = is_whole and (row["status"] == "ok" or bool(row.get("harmless")))
             emit(row)
     raise typer.Exit(Exit.OK if is_whole else Exit.DAMAGE)
 
@@ -193,6 +193,13 @@ def verify(
 def repair(
     path: PathArgument,
     out: OutOption,
+    uncommitted: Annotated[
+        bool,
+        typer.Option(
+            "--uncommitted",
+            help="Also records behind the end of a generation 2 log that may be entries of it, or stale.",
+        ),
+    ] = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
@@ -206,7 +213,7 @@ def repair(
     """
     source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(2 * source.size, "salvaging") as shown:
-        for row in source.repair(out, shown.advance):
+        for row in source.repair(out, Asked(uncommitted=uncommitted), shown.advance):
             emit(row)
     for words in source.words:
         say(words)

@@ -1,4 +1,7 @@
-"""Generation 1 to generation 3, in place: the new files beside the old, which stay as they are."""
+"""What a start does to directories of TaskFlux before it opens them.
+
+Generation 1 becomes generation 3, in place: the new files beside the old, which stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import shutil
 from pathlib import Path
 
 from penstock.errors import PathRefused
+from penstock.formats.taskflux.compaction import FILE_NAME, Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import Variant
+from penstock.model import Index
 from penstock.storage.directory import DATA, LOCK_NAME, Layout
-from penstock.storage.files import Files
+from penstock.storage.files import Files, replace_file
 from penstock.tools.convert import convert
-from penstock.tools.history import read_history
+from penstock.tools.history import read_history, survey
 from penstock.tools.target import resolve
 
 
@@ -22,6 +27,8 @@ def upgrade(files: Files, root: Path, layout: Layout | None) -> str | None:
     The new files are made in a directory of their own and put in place by one rename, so that a crash leaves
     either the old directory or the upgraded one. Raises ``StorageError`` or ``BadData``.
     """
+    if layout is not None and layout.generation is Generation.TWO and root.is_dir():
+        _finish_compaction(files, root, layout)
     if layout is None or layout.generation is not Generation.ONE:
         with contextlib.suppress(
             OSError
@@ -38,6 +45,24 @@ def upgrade(files: Files, root: Path, layout: Layout | None) -> str | None:
     finally:
         lock.release()
     return str(layout.home)
+
+
+def _finish_compaction(files: Files, root: Path, layout: Layout) -> None:
+    """Let recovery drop the entries that a snapshot of TaskFlux covers: a crash kept it from shortening its log.
+
+    The file does not say at which index it begins; our sidecar does.
+    """
+    history = survey(resolve(layout.home))
+    companions, point = history.target.companions, history.point
+    if companions is None or point is None or history.is_ours or history.first > point.index:
+        return
+    lock = files.lock(root / LOCK_NAME)
+    try:
+        if not files.exists(companions / FILE_NAME):
+            sidecar = Compaction(point=point, first=Index(history.first), count=None)
+            replace_file(files, companions / FILE_NAME, [encode_compaction(sidecar)])
+    finally:
+        lock.release()
 
 
 def _upgrade(files: Files, root: Path, layout: Layout) -> None:

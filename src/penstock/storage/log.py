@@ -128,7 +128,7 @@ class Log(Protocol):
 
 
 class SyncPointFile:
-    """Keeps the sync point beside a log. Written without a sync of its own but where it must step back."""
+    """Keeps the sync point beside a log. Written without a sync of its own but the first time, and where it must step back."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self.path = directory / FILE_NAME
@@ -154,6 +154,9 @@ class SyncPointFile:
                 pending=point.pending,
             )
         )
+        if point.sequence == 0:
+            # From now on the directory is known as ours: what a crash tears is judged by this file.
+            self._file.sync()
 
     def note_snapshot(self, snapshot: SnapshotPoint | None, pending: SnapshotPoint | None) -> None:
         """Note, durably, which snapshot is in place and which is about to be."""

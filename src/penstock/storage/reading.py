@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,13 +25,21 @@ from penstock.formats.taskflux.log import (
     decode_header,
     walk,
 )
-from penstock.formats.taskflux.log_scan import LOOKBACK, RECORD_SIZE_BELIEVED, Piece, scan, search
+from penstock.formats.taskflux.log_scan import (
+    LOOKBACK,
+    RECORD_SIZE_BELIEVED,
+    Piece,
+    PieceColumns,
+    scan,
+)
 from penstock.storage.files import File
+from penstock.storage.log_end import Behind, EndRule, find_record_in_file, size_now
 from penstock.storage.records import Records
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 WINDOW: Final = 8 * 2**20
 
@@ -79,7 +88,7 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
     base, term, width = layout.header_size, 0, WINDOW
     while True:
         data = file.read(base, min(width, size - base))
-        size = _size_now(data, base, width, size)
+        size = size_now(data, base, width, size)
         found = walk(data, layout, offset=0, end=len(data), term=term, size=size - base)
         yield Window(base, data, found)
         is_end_mark = layout.is_marked and data[found.position : found.position + 4] == END_MARKER
@@ -94,18 +103,30 @@ def walk_windows(file: File, path: Path, layout: LogLayout) -> Iterator[Window]:
             return
 
 
+NO_RULE: Final = EndRule()
+"""For a log of which nothing is known but its bytes."""
+
+
 def scan_file(
-    file: File, layout: LogLayout, *, start: int, size: int, term: int = 0
+    file: File,
+    layout: LogLayout,
+    *,
+    start: int,
+    size: int,
+    term: int = 0,
+    rule: EndRule = NO_RULE,
 ) -> Iterator[tuple[Piece, bytes]]:
     """Yield every record and gap from ``start`` on, with the bytes of its payload (none for a gap).
 
-    ``term`` is that of the entry before ``start``.
+    ``start`` is the end of the header; ``term`` is that of the entry before. ``rule`` judges what stands behind an end
+    marker: the records there are yielded only if they are entries of the log.
     """
     header_size = layout.record_header.size
     base, window = start, WINDOW
+    count: int | None = 0
     while base < size:
         data = file.read(base, min(window, size - base))
-        size = _size_now(data, base, window, size)
+        size = size_now(data, base, window, size)
         pieces = scan(data, layout, start=0, term=term, size=size - base)
         position = 0
         while True:
@@ -115,10 +136,14 @@ def scan_file(
                 position = done.value
                 break
             payload = piece.offset + header_size
-            yield (
-                piece._replace(offset=base + piece.offset),
-                data[payload : payload + piece.length],
-            )
+            piece = piece._replace(offset=base + piece.offset)
+            if piece.status in (Status.ZEROS, Status.LEFTOVER):
+                judged = _judged(file, layout, rule, piece.offset, size, count, term)
+                if judged is None or judged.status is not Status.ZEROS:
+                    yield from () if judged is None else ((judged, b""),)
+                    return
+            yield piece, data[payload : payload + piece.length]
+            count = None if count is None or not is_record(piece, layout) else count + 1
             term = piece.term if piece.term >= 1 else term
         base += position
         window = WINDOW if position else 2 * window
@@ -129,14 +154,21 @@ def scan_file(
                 resumed = find_record_in_file(file, layout, base + 1, size)
             stop = size if resumed is None else resumed
             yield Piece(base, stop - base, damage, 0, 0), b""
-            base, window = stop, WINDOW
+            base, window, count = stop, WINDOW, None
             continue
         if layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
-            gap = _gap_of_zeros(file, layout, base, size)
+            gap = _judged(file, layout, rule, base, size, count, term)
             if gap is None:
                 return
             yield gap, b""
-            base += gap.size
+            base, count = base + gap.size, None
+
+
+def is_record(piece: Piece, layout: LogLayout) -> bool:
+    """Return whether a piece is one record; a gap may hold any number of them."""
+    if piece.term != 0 or piece.length > 0 or piece.status is Status.OK:
+        return True
+    return piece.status is Status.BAD_TERM and layout.is_marked
 
 
 class Batch(NamedTuple):
@@ -148,12 +180,20 @@ class Batch(NamedTuple):
 
 
 def scan_file_columns(
-    file: File, layout: LogLayout, *, start: int, stop: int, size: int, term: int = 0
+    file: File,
+    layout: LogLayout,
+    *,
+    start: int,
+    stop: int,
+    size: int,
+    term: int = 0,
+    rule: EndRule = NO_RULE,
+    count: int | None = 0,
 ) -> Generator[Batch, None, int]:
     """Yield what ``scan_file`` yields of ``[start, stop)`` in batches of columns; return where it ended.
 
-    ``start`` is a true boundary and ``term`` that of the entry before it. The place where it ends is one
-    again: at or behind ``stop``, or the end of what the file holds.
+    ``start`` is a true boundary, ``term`` that of the entry before it, ``count`` the number of records before it. The
+    place where it ends is a boundary again: at or behind ``stop``, or the end of what the file holds.
     """
     with bulk():
         import numpy as np
@@ -161,7 +201,7 @@ def scan_file_columns(
     base, window = start, WINDOW
     while base < min(stop, size):
         raw = file.read(base, min(window, size - base))
-        size = _size_now(raw, base, window, size)
+        size = size_now(raw, base, window, size)
         data = np.frombuffer(raw, dtype=np.uint8)
         batches = scan_entries(data, layout, start=0, stop=stop - base, term=term, size=size - base)
         position = 0
@@ -171,9 +211,20 @@ def scan_file_columns(
             except StopIteration as done:
                 position = done.value
                 break
-            yield Batch(base, data, entries)
-            terms = entries.pieces.term[entries.pieces.term >= 1]
-            term = int(terms[-1]) if len(terms) else term
+            for part in _parts(entries):
+                first = int(part.pieces.status[0])
+                if first in (int(Status.ZEROS), int(Status.LEFTOVER)):
+                    at = base + int(part.pieces.offset[0])
+                    judged = _judged(file, layout, rule, at, size, count, term)
+                    if judged is None or judged.status is not Status.ZEROS:
+                        if judged is not None:
+                            yield Batch(0, data[:0], lone_piece(judged))
+                        return size
+                yield Batch(base, data, part)
+                is_all = count is not None and bool(are_records(part.pieces, layout).all())
+                count = count + len(part) if count is not None and is_all else None
+                terms = part.pieces.term[part.pieces.term >= 1]
+                term = int(terms[-1]) if len(terms) else term
         base += position
         if base >= stop:
             break
@@ -186,21 +237,59 @@ def scan_file_columns(
             )
             piece = Piece(base, (size if resumed is None else resumed) - base, damage, 0, 0)
         elif layout.is_marked and base < size and file.read(base, 4) == END_MARKER:
-            piece = _gap_of_zeros(file, layout, base, size)
+            piece = _judged(file, layout, rule, base, size, count, term)
             if piece is None:
                 return size
         if piece is not None:
             yield Batch(0, data[:0], lone_piece(piece))
-            base, window = base + piece.size, WINDOW
+            base, window, count = base + piece.size, WINDOW, None
     return base
 
 
-def _size_now(data: bytes, base: int, window: int, size: int) -> int:
-    """Return how large the file is, given what a read brought: somebody may cut it while it is read.
+def _parts(entries: EntryColumns) -> Iterator[EntryColumns]:
+    """Yield a batch in parts, so that an end marker with something behind it begins a part."""
+    import numpy as np
 
-    Asking for more of what is gone would never end.
-    """
-    return size if len(data) == min(window, size - base) else base + len(data)
+    status = entries.pieces.status
+    ends = np.flatnonzero((status == int(Status.ZEROS)) | (status == int(Status.LEFTOVER)))
+    edges = sorted({0, *ends.tolist(), len(entries)})
+    if len(edges) <= 2:
+        yield entries
+        return
+    for start, stop in pairwise(edges):
+        yield entries.part(start, stop)
+
+
+def are_records(pieces: PieceColumns, layout: LogLayout) -> NDArray[np.bool_]:
+    """Return which pieces are one record each, as ``is_record`` does."""
+    found: NDArray[np.bool_]
+    found = (pieces.term != 0) | (pieces.length > 0) | (pieces.status == int(Status.OK))
+    return found | (pieces.status == int(Status.BAD_TERM)) if layout.is_marked else found
+
+
+_BEHIND: Final = {
+    Behind.STALE: Status.STALE,
+    Behind.UNDECIDED: Status.UNDECIDED,
+    Behind.DAMAGE: Status.LEFTOVER,
+}
+
+
+def _judged(
+    file: File,
+    layout: LogLayout,
+    rule: EndRule,
+    position: int,
+    size: int,
+    count: int | None,
+    term: int,
+) -> Piece | None:
+    """Return what begins with the end marker at ``position``, or ``None`` if only zeros follow."""
+    end = rule.judge(file, layout, position=position, size=size, count=count, term=term)
+    if end.behind is Behind.NOTHING:
+        return None
+    if end.behind is Behind.DAMAGE and end.resumed is not None:
+        return Piece(position, end.resumed - position, Status.ZEROS, 0, 0)
+    return Piece(position, size - position, _BEHIND[end.behind], 0, 0)
 
 
 def _damage(
@@ -241,62 +330,3 @@ def is_false_giant(file: File, layout: LogLayout, offset: int, size: int) -> boo
 
 def _giant_status(layout: LogLayout) -> Status:
     return Status.BAD_CHECKSUM if layout.is_marked else Status.BAD_LENGTH
-
-
-def _gap_of_zeros(file: File, layout: LogLayout, start: int, size: int) -> Piece | None:
-    """Return what the zeros at ``start`` are: the end (``None``), a gap, or the end with leftovers."""
-    if end_of_data(file, start, size) == start:
-        return None
-    resumed = find_record_in_file(file, layout, start + 1, size)
-    if resumed is not None:
-        return Piece(start, resumed - start, Status.ZEROS, 0, 0)
-    return Piece(start, size - start, Status.LEFTOVER, 0, 0)
-
-
-def read_data(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what a file holds between two places, piece by piece, holes left out."""
-    offset: int | None = start
-    while offset is not None and offset < stop:
-        offset = file.next_data(offset)
-        if offset is None or offset >= stop:
-            return
-        data = file.read(offset, min(WINDOW, stop - offset))
-        if not data:
-            return
-        yield offset, data
-        offset += len(data)
-
-
-def end_of_data(file: File, start: int, stop: int) -> int:
-    """Return where the last byte other than zero behind ``start`` ends; ``start`` if there is none."""
-    last = start
-    for offset, data in read_data(file, start, stop):
-        stripped = data.rstrip(b"\x00")
-        if stripped:
-            last = offset + len(stripped)
-    return last
-
-
-def find_record_in_file(file: File, layout: LogLayout, start: int, size: int) -> int | None:
-    """Return where the first believable record from ``start`` on begins, or ``None``."""
-    base: int | None = start
-    window = WINDOW
-    while base is not None and base < size:
-        data = file.read(base, min(window, size - base))
-        size = _size_now(data, base, window, size)
-        offset, is_found = search(data, layout, 0, size - base)
-        if is_found:
-            return base + offset
-        if base + len(data) >= size:
-            return None
-        window = WINDOW if offset else 2 * window
-        base = (
-            _before_data(file, base + offset) if not data[offset:].strip(b"\x00") else base + offset
-        )
-    return None
-
-
-def _before_data(file: File, offset: int) -> int | None:
-    """Return a place at or shortly before the next data, so that a marker across a hole's end is met."""
-    following = file.next_data(offset)
-    return None if following is None else max(offset, following - 3)

@@ -16,7 +16,8 @@ from penstock.errors import CorruptData
 from penstock.formats.taskflux.log import RECORD_MARKER, LogLayout, Status
 from penstock.storage.files import File
 from penstock.storage.log import SyncPointFile, foreign_write
-from penstock.storage.reading import Walked, end_of_data, find_record_in_file, read_data
+from penstock.storage.log_end import Behind, EndRule, end_of_data, find_record_in_file, read_data
+from penstock.storage.reading import Walked
 
 SECTOR: Final = 512
 """The unit in which a disk keeps or loses what was not synced."""
@@ -38,6 +39,8 @@ class Cut:
     offset: int
     size: int
     reason: str
+    # Whole records behind the end marker of a log of TaskFlux: stale, or hidden by a marker that was zeroed.
+    is_undecided: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}, offset {self.offset}: cut {self.size} bytes of a torn tail ({self.reason})"
@@ -52,11 +55,13 @@ def judge_tail(
     first: int,
     sure: int,
     is_ours: bool,
+    term: int,
 ) -> Cut | None:
     """Decide what stands where a walk ended: nothing, a torn tail, or damage, which raises ``CorruptData``.
 
     ``first`` is the index of the file's first record, ``sure`` the last index that was surely synced. ``is_ours``: a
-    sync point was kept from the beginning, so that all but the last seconds is sure.
+    sync point was kept from the beginning, so that all but the last seconds is sure. ``term`` is that of the last entry
+    before the file, or of the snapshot.
     """
     position, size = walked.records.end, file.size()
     index = first + len(walked.records)
@@ -69,8 +74,28 @@ def judge_tail(
     if stop == position:
         return None
     if walked.stop is None:
-        # An end mark behind all that was synced: what follows it was never promised to anybody.
-        return Cut(path=path, offset=position, size=stop - position, reason="bytes behind the end")
+        # With a sync point nothing behind the end marker was ever promised; without one the bytes must tell.
+        rule = EndRule(required=sure + 1 - first, is_exact=is_ours, term=term)
+        found = rule.judge(
+            file,
+            layout,
+            position=position,
+            size=size,
+            count=len(walked.records),
+            term=walked.records.last_term,
+        )
+        if found.behind is Behind.DAMAGE:
+            raise _damage(
+                file, path, position,
+                f"entry {index} is not whole (zeros), but whole records follow at {found.resumed}",
+            )  # fmt: skip
+        return Cut(
+            path=path,
+            offset=position,
+            size=stop - position,
+            reason=f"{found.behind.value} bytes behind the end",
+            is_undecided=found.behind is Behind.UNDECIDED,
+        )
     if layout.is_marked:
         # With less to go by, more must be missing before a tail is given up that has whole records in it.
         piece = TORN_PIECE if is_ours else SECTOR

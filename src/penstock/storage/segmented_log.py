@@ -348,7 +348,7 @@ class SegmentedLog:
         else:
             for first, following in pairwise(kept):
                 self._open_sealed(first, following)
-            cut = self._open_newest(kept[-1])
+            cut = self._open_newest(kept[-1], 0 if snapshot is None else snapshot.term)
             self._refuse_gap(snapshot, after)
             self._refuse_falling_terms()
             with self._poison.writing():
@@ -405,8 +405,9 @@ class SegmentedLog:
                 found=f"entries up to {segment.end - 1}",
             )
 
-    def _open_newest(self, first: int) -> Cut | None:
+    def _open_newest(self, first: int, snapshot_term: int) -> Cut | None:
         self._initialise(first)
+        before = max((segment.records.last_term for segment in self._segments), default=0)
         segment, walked = self._open(first)
         point = self._sync_point.point
         refuse_shortened(
@@ -421,6 +422,7 @@ class SegmentedLog:
             first=first,
             sure=sure,
             is_ours=point.sequence > 0,
+            term=max(before, snapshot_term),
         )
 
     def _initialise(self, first: int) -> None:

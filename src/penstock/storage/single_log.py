@@ -44,6 +44,7 @@ from penstock.storage.recovery import Cut, erase, judge_tail, refuse_shortened, 
 
 COPY_WINDOW: Final = 2**20
 LAYOUT: Final = LogLayout.TWO
+UNDECIDED_SUFFIX: Final = ".undecided"
 
 
 class SingleLog:
@@ -283,6 +284,7 @@ class SingleLog:
             first=self._first,
             sure=sure,
             is_ours=point.sequence > 0,
+            term=0 if snapshot is None else snapshot.term,
         )
         if walked.commit >= len(walked.records):
             raise CorruptData(
@@ -295,6 +297,8 @@ class SingleLog:
         self._records, self._commit = walked.records, walked.commit
         with self._poison.writing():
             if cut is not None:
+                if cut.is_undecided:
+                    replace_file(self._files, self._undecided_path, self._all_bytes())
                 erase(self._file, cut)
                 self.cuts.append(cut)
             if sidecar is not None and old_first is None:
@@ -302,6 +306,16 @@ class SingleLog:
         if sidecar is not None and old_first is not None:
             self._size = self._file.size()
             self.drop_prefix(sidecar.point)
+
+    @property
+    def _undecided_path(self) -> Path:
+        """Where the log is copied before records are cut of which the bytes do not tell whether they are entries."""
+        return self._path.with_name(self._path.name + UNDECIDED_SUFFIX)
+
+    def _all_bytes(self) -> Iterator[Bytes]:
+        size = self._file.size()
+        for offset in range(0, size, COPY_WINDOW):
+            yield self._file.read(offset, min(COPY_WINDOW, size - offset))
 
     # The sidecar.
 

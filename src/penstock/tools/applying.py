@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from penstock.binary import Bytes
 from penstock.errors import CorruptData, ReplayConflict
 from penstock.formats.taskflux import notes
+from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE, Change, decode_change
 from penstock.formats.taskflux.extensions import decode_extension, is_extension
+from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.snapshot import StoredTask
 from penstock.model import (
     DEFAULT_QUEUE,
@@ -57,6 +59,7 @@ class Applier:
         """
         self.queues = queues
         self.extensions = 0  # applied so far
+        self.has_missed = False  # whether a removal by value found no task
         self._is_strict = is_strict
         self._removing: deque[int] = deque()  # what an extension says of the next removals
         self._creating: Creating | None = None
@@ -74,6 +77,16 @@ class Applier:
         else:
             self.apply_change(decoded.change, by_id=by_id)
 
+    def replay(self, payload: bytes, contents: Contents) -> None:
+        """Apply what a record holds: a delta, or a command that is decided here. Raises ``BadData``, ``ReplayConflict``."""
+        if not payload:
+            return
+        if contents is Contents.COMMANDS:
+            self.queues.obey(decode_command(payload))
+        else:
+            by_id = contents is Contents.DELTAS_BY_ID
+            self.apply(decode(payload, 0, len(payload), by_id=by_id), by_id=by_id)
+
     def apply_change(self, change: Change, *, by_id: bool) -> None:
         """Apply a delta that is no extension. Raises ``ReplayConflict``."""
         kind, name, middle, payload = change
@@ -90,7 +103,7 @@ class Applier:
         elif by_id:
             self.queues.remove(name, middle)
         else:
-            self.remove_equal(name, middle, payload)
+            self.has_missed |= self.remove_equal(name, middle, payload) is None
         if self._removing and (by_id or kind != REMOVE):
             self._removing.clear()
         self._creating = None

@@ -53,6 +53,9 @@ class Converted:
     tasks: int
     left_uncommitted: int  # entries that were not committed and so not taken along
     tail: str | None = None  # words about bytes at the end that were not taken along
+    undecided: str | None = (
+        None  # words about records behind an end marker that were not taken along
+    )
     dropped_extensions: int = 0  # entries of ours that say nothing any more
     dropped_notes: int = 0  # what the snapshot held of ours
     unpaged: tuple[QueueName, ...] = ()  # queues that were paged and are heaps now
@@ -81,6 +84,8 @@ def _write_metadata(history: History, new: NewDirectory, to: Variant) -> None:
 def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converted:
     """Write the state as a snapshot with an empty log behind it, or for variant 1a as a log."""
     replayed = replay(history, uncommitted=uncommitted)
+    if replayed.damage is not None:
+        raise CorruptData(replayed.damage)
     whole = replayed if uncommitted or history.commit is None else replay(history, uncommitted=True)
     is_log = new.variant is Variant.ONE_A
     if is_log:
@@ -95,6 +100,7 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         tasks=sum(map(len, replayed.queues.by_name.values())),
         left_uncommitted=whole.index - replayed.index,
         tail=replayed.tail,
+        undecided=replayed.undecided,
         dropped_extensions=replayed.extensions,
         dropped_notes=replayed.notes,
         unpaged=tuple(new.unpaged),
@@ -136,6 +142,10 @@ def _write_seen_term(history: History, new: NewDirectory, term: int) -> None:
         )
 
 
+def _left_out(found: Found) -> str:
+    return f"{found.log.path}, offset {found.offset}: left out: {found.status.word}"
+
+
 class _Entries:
     """Converts entry by entry, replaying as it goes: removals by value need ids, and the reverse."""
 
@@ -154,13 +164,20 @@ class _Entries:
         if point is not None:
             self.new.write_snapshot(point, self.queues)
             self.term = point.term
-        entries, left, last, tail = 0, 0, history.covered, None
+        entries, left, last = 0, 0, history.covered
+        tail: str | None = None
+        undecided: str | None = None
         for found in history.scan():
             if isinstance(found, Misfit):
                 raise CorruptData(found.reason, path=str(found.log.path), offset=0)
-            if found.status is not Status.OK:
-                tail = self._tail(found)
+            if found.status is Status.UNDECIDED:
+                undecided = _left_out(found)
                 break
+            if found.status is not Status.OK:
+                tail = None if found.status is Status.STALE else self._tail(found)
+                if found.log is self.history.target.logs[-1]:
+                    break
+                continue
             assert found.index is not None, (
                 "only damage hides an index, and that has been met before"
             )
@@ -187,6 +204,7 @@ class _Entries:
             tasks=sum(map(len, self.queues.by_name.values())),
             left_uncommitted=left,
             tail=tail,
+            undecided=undecided,
             dropped_extensions=self.applier.extensions,
             dropped_notes=len(found_notes),
             unpaged=tuple(self.new.unpaged),
@@ -199,7 +217,7 @@ class _Entries:
         at_end = found.offset + found.size >= found.log.size
         if is_whole or not is_last or not at_end or (found.index or 0) <= self.history.sure:
             raise self._damage(f"the log is damaged here ({found.status.word})", found)
-        return f"{found.log.path}, offset {found.offset}: left out: {found.status.word}"
+        return _left_out(found)
 
     def _refuse_disagreement(self, found: Found) -> None:
         point = self.history.point

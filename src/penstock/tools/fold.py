@@ -32,6 +32,7 @@ class Verdict:
     is_broken: bool  # something is missing before the last whole entry, or an entry does not apply
     is_commit_sure: bool = True
     is_point_sure: bool = True  # whether the log agrees with what the snapshot says to cover
+    is_term_wrong: bool = False  # whether the snapshot's term is wrong, but nothing else of it
 
 
 def judge(history: History) -> Verdict:
@@ -39,6 +40,7 @@ def judge(history: History) -> Verdict:
     is_lost = history.target.snapshot is not None and history.snapshot is None
     is_broken = is_lost or not history.is_first_sure or history.first > history.covered + 1
     has_bad, last = False, history.first - 1
+    terms: set[int] = set()
     is_point_sure, point = True, history.point
     queues = Queues()
     raw = restore_queues(history, queues)
@@ -53,21 +55,29 @@ def judge(history: History) -> Verdict:
             # A fall right behind the place where they meet says that the entry's term is wrong.
             is_meeting = isinstance(found, Found) and found.index == history.covered + 1
             is_point_sure = is_point_sure or is_meeting
+        elif history.is_beyond(found):
+            pass  # no entries of the log
         elif found.status is not Status.OK:
             has_bad = True
             is_broken = is_broken or bool(remains(found))
         else:
             is_broken = is_broken or has_bad or not _applies(history, applier, found)
             last = last if found.index is None else found.index
+            terms.add(found.term)
             if point is not None and found.index == point.index:
                 is_point_sure = found.term == point.term
+    # Where no entry has the snapshot's term, no other index explains it: the term alone is wrong.
+    is_unknown = point is not None and bool(terms) and min(terms) < point.term not in terms
+    is_term_wrong = is_unknown and not is_point_sure
+    is_point_sure = is_point_sure or is_term_wrong
     # A commit index beyond a log in which nothing is bad is itself what is bad.
     is_beyond = history.commit is not None and history.commit > max(last, history.covered)
     is_commit_sure = history.is_commit_sure and (has_bad or not is_beyond)
     return Verdict(
-        is_broken=is_broken or not (is_commit_sure and is_point_sure),
+        is_broken=is_broken or is_term_wrong or not (is_commit_sure and is_point_sure),
         is_commit_sure=is_commit_sure,
         is_point_sure=is_point_sure,
+        is_term_wrong=is_term_wrong,
     )
 
 
@@ -83,9 +93,7 @@ def _applies(history: History, applier: Applier, found: Found) -> bool:
 
 def apply_delta(applier: Applier, found: Found) -> None:
     """Apply an entry of generation 2 or 3. Raises ``BadData`` or ``ReplayConflict``."""
-    if found.payload:
-        by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
-        applier.apply(decode(found.payload, 0, len(found.payload), by_id=by_id), by_id=by_id)
+    applier.replay(found.payload, found.log.layout.contents)
 
 
 class Fold:
@@ -125,6 +133,9 @@ class Fold:
                 self._lose(None)
                 continue
             found = self._numbered(found)
+            if self.history.is_beyond(found):
+                yield entry_row(self.history, found)
+                continue
             for piece in [found] if is_whole(found) else remains(found) or [found]:
                 self._pass(piece)
                 if piece.index is None or piece.index > self.known or not piece.is_record:

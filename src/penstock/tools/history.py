@@ -8,11 +8,11 @@ index, until the next segment's name gives it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
 from penstock.formats.taskflux import notes
@@ -29,8 +29,9 @@ from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage.log import foreign_write
+from penstock.storage.log_end import EndRule
 from penstock.storage.reading import read_header, scan_file
-from penstock.tools.applying import numbers_of, read_notes
+from penstock.tools.applying import Applier, numbers_of, read_notes
 from penstock.tools.pages import restore_pages
 from penstock.tools.target import (
     LogFile,
@@ -43,6 +44,9 @@ from penstock.tools.target import (
 )
 
 T = TypeVar("T")
+
+BEHIND_END: Final = (Status.LEFTOVER, Status.STALE, Status.UNDECIDED)
+"""What stands behind the end of a log, and so takes no index."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
@@ -112,6 +116,10 @@ class History:
     commit: int | None  # last committed index as the files store it; None if they do not
     is_commit_sure: bool  # False if the header cannot be read; then ``commit`` claims nothing
     synced: int  # last index known to have been on the disk; -1 if nothing tells
+    is_ours: bool = False  # whether a node of ours kept a sync point
+    snapshot_size: int | None = None  # bytes of the snapshot file that are one; None: all
+    # Whether records behind an end marker count as entries where the bytes do not tell.
+    takes_undecided: bool = False
     unreadable: tuple[Unreadable, ...]
     progress: Progress = field(default=no_progress)
 
@@ -154,8 +162,9 @@ class History:
             last = start = log.layout.header_size
             # Without markers a fall of terms would take the whole file for damage.
             term = term if log.layout.is_marked else 0
+            rule = self.end_rule(log)
             for piece, payload in scan_file(
-                file, log.layout, start=start, size=file.size(), term=term
+                file, log.layout, start=start, size=file.size(), term=term, rule=rule
             ):
                 self.progress(piece.offset + piece.size - last)
                 last = piece.offset + piece.size
@@ -167,15 +176,36 @@ class History:
             self.progress(max(0, file.size() - last))
 
     def is_whole_log(self) -> bool:
-        """Return whether the log tells everything by itself, whatever the snapshot beside it says.
-
-        Variant 1a never shortens its log: one with more records than the snapshot covers goes further.
-        """
+        """Return whether a log of variant 1a holds every entry from the first on, also those that a snapshot covers."""
         logs = self.target.logs
-        if not logs or logs[0].layout is not LogLayout.ONE_A:
-            return False
-        whole = sum(isinstance(found, Found) and found.status is Status.OK for found in self.scan())
-        return whole > self.covered
+        return bool(logs) and logs[0].layout is LogLayout.ONE_A and self.first == 0
+
+    def is_beyond(self, found: Found) -> bool:
+        """Return whether a stretch stands behind the last entry of its file, so that no entry is lost with it.
+
+        That is so for what an end marker cuts off, and for a stretch that the next segment's name follows directly.
+        """
+        if found.status in (Status.STALE, Status.UNDECIDED):
+            return True
+        number = self.target.logs.index(found.log) + 1
+        is_sealed = number < len(self.target.logs) and not found.is_record
+        return is_sealed and found.index == self.target.logs[number].first
+
+    def end_rule(self, log: LogFile) -> EndRule:
+        """Return what decides about the bytes behind the end marker of a log file."""
+        logs = self.target.logs
+        first = self.first if log.first is None else log.first
+        number = logs.index(log) + 1
+        following = logs[number].first if number < len(logs) else None
+        term = 0 if self.point is None else self.point.term
+        if following is not None:
+            return EndRule(required=following - first, is_exact=True, term=term)
+        return EndRule(
+            required=self.sure + 1 - first,
+            is_exact=self.is_ours,
+            term=term,
+            takes_undecided=self.takes_undecided,
+        )
 
     def new_queues(self) -> Queues:
         """Return empty queues from which tasks leave in the order of the program that wrote the files."""
@@ -191,16 +221,20 @@ class History:
             return bool(logs) and logs[0].layout is LogLayout.ONE_A
         return not self.is_perhaps_1d()
 
-    def is_perhaps_1d(self) -> bool:
-        """Return whether nothing tells a log of variant 1b from one of 1d, which kept the order of insertion.
-
-        Only snapshots and the creation of queues differ. Programs of 1d and of late 1b had a directory
-        ``temporary`` beside the log; without one the log is taken for 1b (docs/decisions/0028).
-        """
+    @property
+    def is_late_1b(self) -> bool:
+        """Whether a log of commands has the directory ``temporary`` beside it, which late 1b and 1d made."""
         companions, logs = self.target.companions, self.target.logs
-        if companions is None or not (companions / "temporary").is_dir():
+        if companions is None or not logs or logs[0].layout is not LogLayout.ONE_B:
             return False
-        if self.snapshot is not None or not logs or logs[0].layout is not LogLayout.ONE_B:
+        return (companions / "temporary").is_dir()
+
+    def is_perhaps_1d(self) -> bool:
+        """Return whether nothing tells a log of late 1b from one of 1d, which kept the order of insertion.
+
+        Only snapshots and the creation of queues differ (docs/decisions/0028).
+        """
+        if self.snapshot is not None or not self.is_late_1b:
             return False
         return not any(
             isinstance(found, Found) and found.payload[:1] == bytes((CREATE,))
@@ -216,7 +250,7 @@ class History:
 
 def follower(found: Found) -> int | None:
     """Return the index behind a record or gap, if it can be known."""
-    if found.index is None or found.status is Status.LEFTOVER:
+    if found.index is None or found.status in BEHIND_END:
         return found.index
     return found.index + 1 if found.is_record else None
 
@@ -247,8 +281,6 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
         log = target.logs[0]
         if log.first is not None:
             first = log.first
-        elif log.layout is LogLayout.ONE_A:
-            first = 0
         elif target.companions is not None and target.generation is Generation.TWO:
             path = target.companions / COMPACTION_NAME
             told = _attempt(notes, "sidecar", path, lambda _: _first(target, snapshot, after))
@@ -256,7 +288,7 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
         if log.layout is LogLayout.TWO:
             is_commit_sure = headers[0] is not None
             commit = first - 1 if headers[0] is None else first + (headers[0].commit or 0)
-    return History(
+    history = History(
         target=target,
         metadata=metadata,
         snapshot=snapshot,
@@ -265,8 +297,53 @@ def survey(target: Target, *, progress: Progress = no_progress) -> History:
         commit=commit,
         is_commit_sure=is_commit_sure,
         synced=-1 if known is None else max(known.synced, known.committed),
+        is_ours=known is not None and known.sequence > 0,
         unreadable=tuple(notes),
         progress=progress,
+    )
+    if is_first_sure and first == after and not history.is_late_1b and holds_covered(history):
+        return replace(history, first=0, commit=None if commit is None else commit - first)
+    return history
+
+
+def holds_covered(history: History) -> bool:
+    """Return whether a log without a start index begins at entry 0, although a snapshot covers its first entries.
+
+    Programs of TaskFlux shorten the log after the snapshot is in place: a crash in between leaves both. Variant 1a kept
+    its log for a while, too. It is so if the first entries give the snapshot's state.
+    """
+    point, logs = history.point, history.target.logs
+    if point is None or not logs or history.target.kind != "directory" or history.is_ours:
+        return False
+    layout, count = logs[0].layout, point.index + 1
+    is_long = logs[0].size >= layout.header_size + count * layout.record_header.size
+    if layout is LogLayout.THREE or not is_long:
+        return False
+    whole = replace(history, first=0, progress=no_progress)
+    queues, stored = history.new_queues(), history.new_queues()
+    applier = Applier(queues, is_strict=False)
+    number = 0
+    try:
+        for number, found in enumerate(islice(whole.scan(), count), 1):
+            if isinstance(found, Misfit) or found.status is not Status.OK:
+                return False
+            if number == count and found.term != point.term:
+                return False
+            applier.replay(found.payload, layout.contents)
+        restore_queues(whole, stored)
+    except (BadData, ReplayConflict):
+        return False
+    return number == count and is_same_state(queues, stored)
+
+
+def is_same_state(queues: Queues, others: Queues) -> bool:
+    """Return whether two states have the same queues with the same tasks, whatever the ids are."""
+    if queues.by_name.keys() != others.by_name.keys():
+        return False
+    return all(
+        queue.policy == others.by_name[name].policy
+        and sorted(queue.tasks.values()) == sorted(others.by_name[name].tasks.values())
+        for name, queue in queues.by_name.items()
     )
 
 
@@ -343,7 +420,8 @@ def restore_queues(history: History, queues: Queues) -> list[StoredTask]:
     raw: list[StoredTask] = []
     with opened(path) as file:
         last = 0
-        for event in decode_snapshot(file.read, file.size(), header.layout):
+        size = file.size() if history.snapshot_size is None else history.snapshot_size
+        for event in decode_snapshot(file.read, size, header.layout):
             if isinstance(event, QueueHead):
                 queue = None if event.name == notes.QUEUE else queues.restore(event)
             elif isinstance(event, Batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.formats.taskflux.generation import Generation
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rows import Row
 from penstock.tools.target import FAMILY, Target
@@ -11,7 +12,7 @@ from penstock.tools.verify import Summary, verify
 def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
     """Return what ``target`` is and holds; ``damage`` lists what ``verify`` finds."""
     summary = Summary()
-    damage = list(verify(target, progress=progress, summary=summary))
+    rows = list(verify(target, progress=progress, summary=summary))
     state = None if summary.metadata is None else summary.metadata.state
     point = None if summary.snapshot is None else summary.snapshot.point
     return {
@@ -24,8 +25,8 @@ def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
         "log_files": len(target.logs),
         "entries": summary.entries,
         "first_index": summary.first,
-        "last_index": summary.last,
-        "commit_index": summary.commit,
+        "last_index": _last(summary),
+        "commit_index": _commit(target, summary),
         "synced_index": None if summary.synced < 0 else summary.synced,
         "snapshot_index": None if point is None else point.index,
         "snapshot_term": None if point is None else point.term,
@@ -35,8 +36,25 @@ def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
         "tasks": summary.tasks,
         "extensions": summary.extensions,
         "notes": summary.notes,
-        "damage": damage,
+        "harmless": [row for row in rows if row.get("harmless")],
+        "damage": [row for row in rows if not row.get("harmless")],
     }
+
+
+def _last(summary: Summary) -> int | None:
+    """Return the last index: the log's, or the snapshot's where that covers all of the log."""
+    covered = None if summary.snapshot is None else summary.snapshot.point.index
+    found = [index for index in (summary.last, covered) if index is not None]
+    return max(found, default=None)
+
+
+def _commit(target: Target, summary: Summary) -> int | None:
+    """Return what a program holds for committed when it starts: a snapshot is, and in generation 1 every entry."""
+    if target.generation is Generation.ONE:
+        return _last(summary)
+    covered = None if summary.snapshot is None else summary.snapshot.point.index
+    found = [index for index in (summary.commit, covered) if index is not None]
+    return max(found, default=None)
 
 
 def _variant(target: Target, summary: Summary) -> Row:

@@ -16,6 +16,8 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.notes import Note
 from penstock.formats.taskflux.snapshot import StoredTask
+from penstock.formats.taskflux.snapshot_decode import decode_header
+from penstock.formats.taskflux.snapshot_frame import proven_part
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
 from penstock.tools.applying import Applier, read_notes
@@ -29,8 +31,8 @@ from penstock.tools.history import (
     survey,
 )
 from penstock.tools.new_directory import NewDirectory, new_directory
-from penstock.tools.rows import Row, damage_row, entry_row, unreadable_rows
-from penstock.tools.target import Target
+from penstock.tools.rows import Row, damage_row, entry_row, place, unreadable_rows
+from penstock.tools.target import Target, opened
 
 
 @dataclass
@@ -45,13 +47,21 @@ class Repaired:
 
 
 def repair(
-    target: Target, out: Path, result: Repaired, *, progress: Progress = no_progress
+    target: Target,
+    out: Path,
+    result: Repaired,
+    *,
+    uncommitted: bool = False,
+    progress: Progress = no_progress,
 ) -> Iterator[Row]:
-    """Write all that is whole into ``out``; yield a row for everything that was left."""
-    history = survey(target, progress=progress)
+    """Write all that is whole into ``out``; yield a row for everything that was left.
+
+    ``uncommitted``: also records behind the end marker of generation 2 that may be entries of the log, or stale.
+    """
+    history = replace(survey(target, progress=progress), takes_undecided=uncommitted)
     with new_directory(out, _variant(history), source=target.path) as new:
         for row in _Repair(history, new, result).run():
-            result.left += 1
+            result.left += not row.get("harmless")
             yield row
 
 
@@ -85,6 +95,8 @@ class _Repair:
     def _restore(self) -> Iterator[Row]:
         """Read the snapshot as far as it is whole: its notes may mean nothing where its tasks do."""
         path, raw = self.history.target.snapshot, list[StoredTask]()
+        if path is not None:
+            yield from self._leave_appended(path)
         try:
             raw = restore_queues(self.history, self.queues)
         except BadData as error:
@@ -97,6 +109,18 @@ class _Repair:
         except BadData as error:
             assert path is not None
             yield damage_row(error, "snapshot", path)
+
+    def _leave_appended(self, path: Path) -> Iterator[Row]:
+        """Take a snapshot with bytes behind it for what its length and checksum prove, and yield a row for the rest."""
+        with opened(path) as file:
+            size = file.size()
+            found = proven_part(file.read, size)
+            if found is None:
+                return
+            header = decode_header(file.read, found[0])
+        self.history = replace(self.history, snapshot=header, snapshot_size=found[1])
+        row = place(path, "damage", found[1], size - found[1], Status.LEFTOVER.word)
+        yield row | {"reason": "bytes behind the end of the snapshot"}
 
     def _write_metadata(self) -> None:
         metadata = self.history.metadata
@@ -146,6 +170,12 @@ class _Repair:
 
     def _fold(self, verdict: Verdict) -> Iterator[Row]:
         """Write as a snapshot what the whole entries of a log with something missing lead to."""
+        path = self.history.target.snapshot
+        if verdict.is_term_wrong and path is not None:
+            row = place(path, "snapshot", None, None, "disagreement")
+            yield row | {
+                "reason": "no entry is of the snapshot's term; its index and state are taken"
+            }
         fold = Fold(self.history, self.queues, verdict)
         yield from fold.rows()
         self.queues, self.term = fold.queues, max(self.term, self._possible(fold.term))

@@ -15,7 +15,8 @@ from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.queues.replay import Queues
 from penstock.storage.files import File
-from penstock.storage.reading import Window, find_record_in_file, walk_windows
+from penstock.storage.log_end import Behind, find_record_in_file
+from penstock.storage.reading import Window, walk_windows
 from penstock.tools.applying import Applier, decode
 from penstock.tools.history import History, Misfit, restore_snapshot
 from penstock.tools.target import LogFile, opened
@@ -29,6 +30,12 @@ class Replayed:
     index: int  # the last entry applied, or covered by the snapshot; -1 if none
     term: int
     tail: str | None  # words about bytes at the end that were not applied
+    damage: str | None = (
+        None  # words about entries behind an end marker, hidden by a marker that was zeroed
+    )
+    undecided: str | None = (
+        None  # words about records behind an end marker that may be such entries, or stale
+    )
     extensions: int = 0  # entries of ours among those applied
     notes: int = 0  # what the snapshot holds of ours beside its queues
 
@@ -66,6 +73,8 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         index=run.index,
         term=run.term,
         tail=run.tail,
+        damage=run.damage,
+        undecided=run.undecided,
         extensions=run.applier.extensions,
         notes=len(found),
     )
@@ -81,6 +90,8 @@ class _Run:
         self.index = covered
         self.term = 0 if history.point is None else history.point.term
         self.tail: str | None = None
+        self.damage: str | None = None
+        self.undecided: str | None = None
         # The next index that the log must bring; what it brings before is in the snapshot already.
         self.next_index = min(history.first, covered + 1)
 
@@ -94,6 +105,7 @@ class _Run:
             misfit = Misfit(log, self.next_index, first)
             raise CorruptData(misfit.reason, path=str(log.path), offset=0)
         number = first
+        window: Window | None = None
         with opened(log.path) as file:
             for window in walk_windows(file, log.path, log.layout):
                 self._apply(log, window, number)
@@ -103,6 +115,8 @@ class _Run:
                     return
                 if window.found.stop is not None:
                     self._meet_damage(file, log, window, number)
+            if window is not None and window.found.stop is None and log.layout.is_marked:
+                self._judge_end(file, log, window.base + window.found.position, number - first)
         self.next_index = number
 
     def _apply(self, log: LogFile, window: Window, number: int) -> None:
@@ -145,6 +159,24 @@ class _Run:
             ) from None
         self.index = number + count - 1
         self.term = found.terms[count - 1]
+
+    def _judge_end(self, file: File, log: LogFile, position: int, count: int) -> None:
+        """Judge what stands behind an end marker: entries that are hidden there are missing from the state."""
+        rule = self.history.end_rule(log)
+        found = rule.judge(
+            file, log.layout, position=position, size=file.size(), count=count, term=self.term
+        )
+        place = f"{log.path}, offset {position}"
+        if found.behind is Behind.DAMAGE:
+            self.damage = (
+                f"{place}: zeros, but whole records follow at {found.resumed}: entries are missing here; salvage"
+                " with 'penstock repair'"
+            )
+        elif found.behind is Behind.UNDECIDED:
+            self.undecided = (
+                f"{place}: records behind the end marker are not listed: they are stale, or hidden by a marker that"
+                " was zeroed; 'penstock repair --uncommitted' takes them along"
+            )
 
     def _meet_damage(self, file: File, log: LogFile, window: Window, number: int) -> None:
         """Stop at damage unless nothing was promised behind it: then say so and leave it."""

@@ -85,6 +85,8 @@ REASONS: Final = {
     Status.TORN: "the file ends inside a record",
     Status.ZEROS: "zeros, but records follow them",
     Status.LEFTOVER: "bytes behind the end of the log",
+    Status.STALE: "bytes behind the end of the log that an overwritten tail left",
+    Status.UNDECIDED: "records behind the end of the log: stale, or hidden by a marker that was zeroed",
 }
 
 
@@ -111,6 +113,8 @@ def entry_row(history: History, found: Found) -> Row:
     row = place(found.log.path, kind, found.offset, found.size, found.status.word)
     if found.status is not Status.OK:
         row["reason"] = REASONS[found.status]
+    if found.status is Status.STALE:
+        row["harmless"] = True
     row |= {"index": found.index, "term": found.term or None}
     if not found.is_record:
         return row

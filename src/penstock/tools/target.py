@@ -45,7 +45,8 @@ from penstock.storage.directory import (
     locate_all,
 )
 from penstock.storage.files import File, Files, OsFiles, read_whole
-from penstock.storage.reading import find_record_in_file, scan_file
+from penstock.storage.log_end import find_record_in_file
+from penstock.storage.reading import scan_file
 
 FAMILY: Final = "taskflux"
 FILES: Final = OsFiles()

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a target, as rows. No rows: all is well.
+"""Everything that is wrong with a target, as rows. No rows, or only rows that are ``harmless``: all is well.
 
 Three kinds of checks: each file against its format; files against each other (indexes meet, terms
 agree, what was committed or synced is there); and replay, which must be able to apply every entry.
@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from penstock.errors import BadData, ReplayConflict
 from penstock.formats.taskflux.commands import decode_command
-from penstock.formats.taskflux.generation import Contents
-from penstock.formats.taskflux.log import Status
+from penstock.formats.taskflux.deltas import DELETE
+from penstock.formats.taskflux.generation import Contents, Generation
+from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
-from penstock.model import Command
+from penstock.model import DEFAULT_QUEUE, Command, CreateQueue, QueueName
+from penstock.queues.replay import Queues
 from penstock.tools.applying import Applier, Decoded, decode
 from penstock.tools.history import (
+    BEHIND_END,
     Found,
     History,
     Misfit,
     Progress,
+    holds_covered,
+    is_same_state,
     no_progress,
     restore_snapshot,
     survey,
 )
 from penstock.tools.rows import Row, damage_row, entry_row, misfit_row, place, unreadable_rows
-from penstock.tools.target import Target
+from penstock.tools.target import LogFile, Target
 
 
 @dataclass
@@ -51,13 +58,39 @@ class Summary:
 def verify(
     target: Target, *, progress: Progress = no_progress, summary: Summary | None = None
 ) -> Iterator[Row]:
-    """Yield a row for each piece of damage; ``summary`` is filled on the way."""
+    """Yield a row for each piece of damage, and for what is ``harmless``; ``summary`` is filled on the way."""
     summary = summary or Summary()
     history = survey(target, progress=progress)
     summary.metadata, summary.snapshot = history.metadata, history.snapshot
     summary.commit, summary.synced = history.commit, history.synced
     yield from unreadable_rows(history)
     yield from _Verification(history, summary).rows()
+
+
+CREATION: Final = (
+    "perhaps-refused",
+    "programs until 2023-09-27 logged this creation and refused it; the queue and its tasks are kept",
+)
+CREATION_1D: Final = (
+    "forgotten",
+    "the program created this queue, and forgets it at its next start; the queue and its tasks are kept",
+)
+"""Status and reason of the row for a queue that a log of commands creates."""
+
+DOUBTS_MAX: Final = 1000
+"""Queues of generation 1 whose creation is named as a doubt: more tell nothing new."""
+
+
+class _Creation(NamedTuple):
+    """Where a command creates a queue."""
+
+    log: LogFile
+    offset: int
+    queue: QueueName
+
+
+def _doubt(path: Path, offset: int, status: str, reason: str) -> Row:
+    return place(path, "doubt", offset, None, status) | {"reason": reason, "harmless": True}
 
 
 class _Verification:
@@ -68,6 +101,8 @@ class _Verification:
         self.summary = summary
         self.queues = self.history.new_queues()
         self.applier = Applier(self.queues, is_strict=True)
+        self.created: dict[QueueName, _Creation] = {}  # by commands, the first of each name
+        self.is_twice = False  # whether entries were found that the snapshot may cover already
         # Once something is missing, later entries cannot be expected to apply.
         self.is_exact = True
         # Whether all entries up to here are accounted for, so that the end can be judged.
@@ -99,11 +134,13 @@ class _Verification:
                 yield misfit_row(found)
                 continue
             yield from self._entry(found)
+            yield from self._cut_row(found)
             if self.history.commit is not None and found.index == self.history.commit:
                 self._note_state()
         if self.history.commit is None:
             self._note_state()
         yield from self._end()
+        yield from self._doubts()
 
     def _note_state(self) -> None:
         """Count queues and tasks as they are now: the last call is at the last committed entry."""
@@ -114,7 +151,7 @@ class _Verification:
         if found.status is Status.OK and self._decode(found):
             yield from self._apply(found)
         else:
-            if found.status not in (Status.TORN, Status.LEFTOVER):
+            if found.status not in (Status.TORN, *BEHIND_END):
                 self.is_exact = False
             row = entry_row(self.history, found)
             if found.index is not None and found.index <= self.history.sure:
@@ -123,7 +160,7 @@ class _Verification:
         if found.is_record:
             self._count(found)
         else:
-            self.is_counted = found.status is Status.LEFTOVER
+            self.is_counted = found.status in BEHIND_END
 
     def _decode(self, found: Found) -> bool:
         """Return whether the payload is a change, and keep that for ``_apply``."""
@@ -167,12 +204,100 @@ class _Verification:
                 by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
                 self.applier.apply(self.change, by_id=by_id)
             else:
-                self.queues.obey(self.change)
+                made = self.queues.obey(self.change)
+                if isinstance(made, CreateQueue) and len(self.created) < DOUBTS_MAX:
+                    creation = _Creation(found.log, found.offset, made.queue)
+                    self.created.setdefault(made.queue, creation)
+            yield from self._twice(found)
+            yield from self._refuse_default_deleted(found)
         except ReplayConflict as error:
             if self.history.target.kind == "log":
                 self.is_exact = False  # a log alone may lack the snapshot that it continues
                 return
             yield entry_row(self.history, found) | {"status": "conflict", "reason": str(error)}
+
+    def _refuse_default_deleted(self, found: Found) -> Iterator[Row]:
+        """Yield a row for the deletion of the default queue: TaskFlux cannot rebuild its state then."""
+        change = self.change.change if isinstance(self.change, Decoded) else None
+        if change is not None and change[0] == DELETE and change[1] == DEFAULT_QUEUE:
+            yield entry_row(self.history, found) | {
+                "status": "conflict",
+                "reason": "the default queue is deleted, which TaskFlux cannot rebuild; it is kept, without its tasks",
+            }
+
+    def _twice(self, found: Found) -> Iterator[Row]:
+        """Yield a row if a removal behind a snapshot of TaskFlux found no task: the snapshot may cover it already."""
+        is_doubtful = self.history.snapshot is not None and not self.history.is_ours
+        if is_doubtful and self.applier.has_missed and not self.is_twice:
+            self.is_twice = True
+            yield entry_row(self.history, found) | {
+                "status": "applied-twice",
+                "reason": "a removal without its task: a crash between snapshot and shortening the log may have left"
+                " entries here that the snapshot covers, and they are applied twice",
+            }
+
+    def _doubts(self) -> Iterator[Row]:
+        """Yield harmless rows: what bytes of generation 1 leave open, and how it was decided."""
+        history, logs = self.history, self.history.target.logs
+        for found in self.created.values():
+            status, reason = CREATION_1D if found.log.layout is LogLayout.ONE_D else CREATION
+            yield _doubt(found.log.path, found.offset, status, reason) | {"queue": found.queue}
+        if history.is_late_1b and history.point is not None and holds_covered(history):
+            yield _doubt(
+                logs[0].path,
+                logs[0].layout.header_size,
+                "perhaps-covered",
+                f"the first {history.point.index + 1} entries give the state of the snapshot: a crash between snapshot"
+                " and shortening the log may have left them here; they are applied, as the program does",
+            )
+        if history.is_perhaps_1d() and self._depends_on_heap():
+            yield _doubt(
+                logs[0].path,
+                logs[0].layout.header_size,
+                "perhaps-1b",
+                "the bytes do not tell variant 1b from 1d, which took equal keys in another order; taken for 1d. Name"
+                " the log file alone to take it for 1b",
+            )
+
+    def _term(self) -> int:
+        point = self.history.point
+        return max(self.summary.term, 0 if point is None else point.term)
+
+    def _missing_files(self) -> Iterator[Row]:
+        """Yield rows for files that every program of generations 2 and 3 has written by now."""
+        target = self.history.target
+        if target.kind != "directory" or target.generation is Generation.ONE:
+            return
+        if target.metadata is None and self._term() > 1:
+            row = place(target.path, "metadata", None, None, "missing")
+            yield row | {
+                "reason": f"log or snapshot are of term {self._term()}, but the metadata is missing or empty"
+            }
+        metadata = self.history.metadata
+        is_used = target.snapshot is not None or (metadata is not None and metadata.state.term > 1)
+        if target.generation is Generation.THREE and not target.logs and is_used:
+            row = place(target.path, "log", None, None, "missing")
+            yield row | {"reason": "no segment of the log is there, but a snapshot or a later term"}
+
+    def _cut_row(self, found: Found) -> Iterator[Row]:
+        """Yield a row if a segment ends with a record: an end marker must follow it."""
+        is_end = found.offset + found.size == found.log.size
+        if is_end and found.log.layout is LogLayout.THREE and found.status is Status.OK:
+            row = place(found.log.path, "damage", found.log.size, None, "cut")
+            yield row | {
+                "reason": "the segment ends with a record, without an end marker: it was cut"
+            }
+
+    def _depends_on_heap(self) -> bool:
+        """Return whether the order of the heap would leave other tasks."""
+        heap = Applier(Queues(by_array_heap=True), is_strict=False)
+        for found in self.history.scan():
+            if isinstance(found, Found) and found.status is Status.OK:
+                try:
+                    heap.replay(found.payload, found.log.layout.contents)
+                except BadData:
+                    return False
+        return not is_same_state(heap.queues, self.queues)
 
     def _end(self) -> Iterator[Row]:
         target = self.history.target
@@ -188,8 +313,8 @@ class _Verification:
                         ": another program wrote here since Penstock did, or the disk lost data"
                     )
                 yield row | {"reason": reason}
-        metadata, point = self.history.metadata, self.history.point
-        term = max(self.summary.term, 0 if point is None else point.term)
+        yield from self._missing_files()
+        metadata, term = self.history.metadata, self._term()
         if metadata is not None and term > metadata.state.term:
             assert target.metadata is not None
             row = place(target.metadata, "metadata", 8, None, "disagreement")

@@ -7,7 +7,7 @@ payloads, so that one call turns a buffer into columns ready for Arrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
@@ -48,6 +48,18 @@ class EntryColumns:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def part(self, start: int, stop: int) -> EntryColumns:
+        """Return some of the rows, without copying them."""
+        rows = slice(start, stop)
+        return EntryColumns(
+            pieces=PieceColumns(
+                **{f.name: getattr(self.pieces, f.name)[rows] for f in fields(PieceColumns)}
+            ),
+            changes=ChangeColumns(
+                **{f.name: getattr(self.changes, f.name)[rows] for f in fields(ChangeColumns)}
+            ),
+        )
 
 
 def scan_entries(

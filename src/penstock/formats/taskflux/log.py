@@ -83,6 +83,8 @@ class Status(IntEnum):
     TORN = 6  # the file ends inside the record
     ZEROS = 7  # zeros, as at the end, but with records behind them
     LEFTOVER = 8  # bytes behind the end that are neither records nor zeros
+    STALE = 9  # bytes behind the end that an overwritten tail left; no damage
+    UNDECIDED = 10  # records behind the end that are stale, or hidden by a marker that was zeroed
 
     @property
     def word(self) -> str:
@@ -273,9 +275,9 @@ def walk(
         term = found
         offset = follower
     rest = bytes(data[offset : min(end, offset + 4)])
-    if end < size or rest == END_MARKER[: len(rest)]:
+    if end < size or rest in (b"", END_MARKER):
         stop = None
-    elif rest == RECORD_MARKER[: len(rest)]:
+    elif rest in (RECORD_MARKER[: len(rest)], END_MARKER[: len(rest)]):
         stop = Status.TORN
     else:
         stop = Status.BAD_MARKER

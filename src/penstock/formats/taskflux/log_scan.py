@@ -366,7 +366,7 @@ def _checksum_tables() -> NDArray[np.int64]:
 # What the kernel knows as plain numbers: why it returned, and the members of ``Status``.
 _DONE, _FULL, _MORE = 0, 1, 2
 _OK, _BAD_CHECKSUM, _BAD_MARKER, _BAD_TERM, _FALLING, _BAD_LENGTH, _TORN, _ZEROS, _LEFTOVER = map(
-    int, Status
+    int, list(Status)[:9]
 )
 _M0, _M1, _M2, _M3 = RECORD_MARKER
 _JUDGE, _FRAME, _SEARCH = 0, 1, 2
@@ -450,7 +450,8 @@ def _scan_kernel(
                 zero = zero and byte == 0
                 prefix = prefix and byte == (_M0, _M1, _M2, _M3)[i]
             if zero:
-                status = _ZEROS
+                if position + 4 <= end:
+                    status = _ZEROS
             elif not prefix:
                 status = _BAD_MARKER
             elif status == _OK:

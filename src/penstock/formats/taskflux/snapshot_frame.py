@@ -64,6 +64,22 @@ def check_frame(read: ReadAt, size: int, layout: SnapshotLayout) -> None:
             )
 
 
+def proven_part(read: ReadAt, size: int) -> tuple[SnapshotLayout, int] | None:
+    """Return layout and size of the whole snapshot that a file of ``size`` bytes begins with, if bytes follow it.
+
+    Only layouts that store the length of the state can tell; the checksum proves it.
+    """
+    start = read(0, 32)
+    for layout in (SnapshotLayout.TWO_CODE, SnapshotLayout.THREE):
+        if start[:4] != MARKER or len(start) < layout.state_offset:
+            continue
+        end = layout.state_offset + INT32.unpack_from(start, layout.state_offset - 4)[0] + 4
+        is_inside = layout.state_offset + 4 <= end < size
+        if is_inside and _checksum_matches(read, end, layout):
+            return layout, end
+    return None
+
+
 def _detect_unmarked(read: ReadAt, size: int, marker: bytes) -> SnapshotLayout:
     candidates = [layout for layout in SnapshotLayout if layout.marker == marker]
     first_error: BadData | None = None

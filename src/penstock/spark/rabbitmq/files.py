@@ -12,7 +12,7 @@ from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, PUBLISH_FIELDS, Kind
 from penstock.spark.rabbitmq.planning import FileKind, FilePlan
 from penstock.storage.files import File
-from penstock.storage.reading import end_of_data
+from penstock.storage.log_end import end_of_data
 from penstock.tools.rabbitmq.trouble import HOLE, REASONS
 from penstock.tools.rabbitmq.windows import (
     SLOTS,

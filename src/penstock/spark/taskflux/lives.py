@@ -164,7 +164,10 @@ def _read_changes(history: History, at: int | None) -> Changes | None:
         with opened(log.path) as file:
             size = file.size()
             start = log.layout.header_size
-            batches = reading.scan_file_columns(file, log.layout, start=start, stop=size, size=size)
+            rule = history.end_rule(log)
+            batches = reading.scan_file_columns(
+                file, log.layout, start=start, stop=size, size=size, rule=rule
+            )
             for batch in batches:
                 count = len(batch.entries)
                 first = max(0, covered + 1 - number)

@@ -16,7 +16,8 @@ from penstock.spark.families import Piece, edges
 from penstock.spark.filters import Filters
 from penstock.spark.options import Mode, ReadOptions
 from penstock.spark.sources import shown_path
-from penstock.storage.reading import walk_windows
+from penstock.storage.log_end import EndRule
+from penstock.storage.reading import NO_RULE, walk_windows
 from penstock.tools.history import History, read_history, survey
 from penstock.tools.target import FAMILY, LogFile, Target, opened
 
@@ -37,6 +38,7 @@ class LogPlan:
     size: int  # of the file when it was planned; what a growing one has behind it is not read
     # Entries behind it are not known to be committed; None: nothing is known of that.
     commit: int | None
+    rule: EndRule = NO_RULE  # what decides about bytes behind the end marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ def _log_pieces(
                 stop=stop,
                 size=log.size,
                 commit=history.commit,
+                rule=history.end_rule(log),
             )
             pieces.append(_piece(source, stop - start, plan))
     return pieces

@@ -15,6 +15,7 @@ from penstock.spark.taskflux.growing import GrowingLog, RangePlan
 from penstock.spark.taskflux.planning import LogPlan, layout_of
 from penstock.spark.taskflux.scanning import Builder, Place, Walk, is_record_of
 from penstock.storage.files import File
+from penstock.storage.reading import NO_RULE
 from penstock.tools.target import FILES
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _read_file(
     layout = layout_of(plan.layout)
     size = file.size() if plan.end is None else plan.end
     builder = _builder(plan, layout, size, options, columns)
-    walk = Walk(layout, Place(plan.start.position, plan.start.term, plan.start.entry))
+    place = Place(plan.start.position, plan.start.term, plan.start.entry)
+    walk = Walk(layout, place, plan.start.entry, NO_RULE)
     end = plan.start.entry  # behind the last entry that was met
     for batch in walk.over(file, size, size):
         numbers, is_known = walk.indexes

@@ -30,7 +30,9 @@ from penstock.spark.taskflux.planning import (
     layout_of,
 )
 from penstock.storage.files import File
-from penstock.storage.reading import Batch, scan_file_columns
+from penstock.storage.log_end import EndRule
+from penstock.storage.reading import Batch, are_records, scan_file_columns
+from penstock.tools.history import BEHIND_END
 from penstock.tools.rows import REASONS
 from penstock.tools.target import FAMILY, opened
 
@@ -75,6 +77,7 @@ _REASONS: Final[Mapping[int, str | None]] = (
         _BAD_EXTENSION: "an extension that means nothing",
     }
 )
+_BEHIND_END: Final = [int(status) for status in BEHIND_END]
 _KINDS: Final = {0: Kind.DAMAGE, 1: Kind.ENTRY}
 
 
@@ -149,7 +152,7 @@ def _read_log(
         place = _find_place(file, plan, layout, size, filters, known)
         if place is None:
             return
-        walk = Walk(layout, place)
+        walk = Walk(layout, place, plan.first, plan.rule)
         for batch in walk.over(file, plan.stop, size):
             if _is_behind(walk, filters):
                 return
@@ -200,7 +203,7 @@ def _find_place(
     nearest = max((at for at in known if at <= plan.start), default=None)
     place = place if nearest is None else known[nearest]
     if place.position < plan.start:
-        walk = Walk(layout, place)
+        walk = Walk(layout, place, plan.first, plan.rule)
         for _ in walk.over(file, plan.start, size):
             if _is_behind(walk, filters):
                 return None
@@ -212,18 +215,28 @@ def _find_place(
 class Walk:
     """Counts indexes along a scan."""
 
-    def __init__(self, layout: LogLayout, place: Place) -> None:
+    def __init__(self, layout: LogLayout, place: Place, first: int, rule: EndRule) -> None:
+        """Begin at ``place`` in a file whose first record has index ``first``."""
         self._layout = layout
+        self._first = first
+        self._rule = rule
         self.place = place
         self.before = place.index  # the index at the start of the last batch
         self.indexes: tuple[NDArray[np.int64], NDArray[np.bool_]]  # of the last batch
 
     def over(self, file: File, stop: int, size: int) -> Iterator[Batch]:
         start, term = self.place.position, self.place.term
-        batches = scan_file_columns(
-            file, self._layout, start=start, stop=stop, size=size, term=term
-        )
         index = self.place.index
+        batches = scan_file_columns(
+            file,
+            self._layout,
+            start=start,
+            stop=stop,
+            size=size,
+            term=term,
+            rule=self._rule,
+            count=None if index is None else index - self._first,
+        )
         while True:
             try:
                 batch = next(batches)
@@ -248,7 +261,7 @@ class Walk:
             return (np.zeros(count, np.int64), np.zeros(count, np.bool_)), None
         is_record = is_record_of(batch, self._layout)
         steps = np.concatenate(([0], np.cumsum(is_record)))
-        is_gap = ~is_record & (pieces.status != int(Status.LEFTOVER))
+        is_gap = ~is_record & ~np.isin(pieces.status, _BEHIND_END)
         lost = int(is_gap.argmax()) if is_gap.any() else count
         is_known = np.arange(count) <= lost
         following = None if lost < count else index + int(steps[-1])
@@ -257,10 +270,7 @@ class Walk:
 
 def is_record_of(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
     """Return which pieces are one record each; a gap may hold any number of them."""
-    pieces = batch.entries.pieces
-    found: NDArray[np.bool_]
-    found = (pieces.term != 0) | (pieces.length > 0) | (pieces.status == int(Status.OK))
-    return found | (pieces.status == int(Status.BAD_TERM)) if layout.is_marked else found
+    return are_records(batch.entries.pieces, layout)
 
 
 class Builder:
@@ -318,8 +328,12 @@ class Builder:
 
     def _is_in_the_way(self, rows: _Rows) -> NDArray[np.bool_]:
         """Return which rows are damage that may have been an entry of the range that is wanted."""
+        import numpy as np
+
         first, last = self._filters.first, self._filters.last
-        found: NDArray[np.bool_] = rows.status != int(Status.OK)
+        # Stale bytes are no damage, and no task is listed or lost because of undecided ones.
+        fine = (int(Status.OK), int(Status.STALE), int(Status.UNDECIDED))
+        found: NDArray[np.bool_] = ~np.isin(rows.status, fine)
         if last is not None:
             found &= ~(rows.has_index & (rows.index > last))
         if first is not None:
@@ -402,6 +416,7 @@ class Builder:
 
     def _properties(self, rows: _Rows) -> pa.Array:
         import numpy as np
+        import pyarrow as pa
 
         contents = self._layout.contents
         create = commands.CREATE if contents is Contents.COMMANDS else deltas.CREATE
@@ -412,6 +427,9 @@ class Builder:
         found = extensions.extension_properties(rows.extensions, rows.extension)
         found += extensions.policy_properties(creates, contents)
         found.append(extensions.record_property(creates))
+        stale = np.flatnonzero(rows.status == int(Status.STALE))
+        if len(stale):
+            found.append(extensions.Property("harmless", stale, pa.repeat("true", len(stale))))
         return extensions.properties(found, len(rows))
 
 

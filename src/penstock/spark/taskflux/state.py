@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import CorruptData
 from penstock.spark import arrow
 from penstock.spark.columns import Table, schema_of
 from penstock.spark.filters import Filters
@@ -48,6 +49,8 @@ def _in_order(
     import pyarrow as pa
 
     found = replay(history, at=options.at, uncommitted=options.uncommitted)
+    if found.damage is not None:
+        raise CorruptData(found.damage)
     for name in sorted(found.queues.by_name):
         if filters.queues is not None and name not in filters.queues:
             continue

@@ -17,7 +17,7 @@ from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
 from penstock.storage.files import File
-from penstock.storage.reading import end_of_data, read_data
+from penstock.storage.log_end import end_of_data, read_data
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.target import opened
 
