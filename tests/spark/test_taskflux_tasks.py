@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadData, OutOfRange, PenstockError
+from penstock.errors import BadData, CorruptData, OutOfRange, PenstockError
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.model import (
@@ -39,6 +39,7 @@ from support.naive_queues import Change
 from support.node_files import Node, write_files
 from support.samples import NODES, THREE, TWO
 from support.spark_tables import MEMORY, read_rows
+from support.taskflux_golden import CASES, Case
 
 each_layout = pytest.mark.parametrize("layout", LogLayout, ids=lambda layout: layout.variant)
 
@@ -49,6 +50,8 @@ Task = tuple[str, int, int, bytes, int, int]
 def replayed(root: Path, at: int | None, *, uncommitted: bool) -> list[Task]:
     """Return what the tools say the queues hold."""
     state = replay(read_history(resolve(root)), at=at, uncommitted=uncommitted)
+    if state.damage is not None:
+        raise CorruptData(state.damage)
     by_name = state.queues.by_name
     return [
         (str(name), _signed(task_id), key, payload, state.index, state.term)
@@ -93,6 +96,13 @@ def test_the_sample_nodes_hold_what_a_replay_leaves(tmp_path: Path, name: str) -
     for uncommitted in (False, True):
         for at in (None, *range(-1, node.last + 2)):
             check(root, at, uncommitted=uncommitted)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_directories_of_real_programs_hold_what_a_replay_leaves(tmp_path: Path, case: Case) -> None:
+    root = case.unpack(tmp_path)
+    for uncommitted in (False, True):
+        check(root, None, uncommitted=uncommitted)
 
 
 @each_layout
