@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, Final, Self
@@ -211,6 +212,15 @@ def start(
     except BaseException:
         node.kill()
         raise
+
+
+@contextmanager
+def attacked(data: Path, *flags: str | float) -> Iterator[NodeProcess]:
+    """Start a node for tests that attack it, and check in the end that it reported no bug and printed nothing else."""
+    with start(data, *flags) as running:
+        yield running
+        assert running.said("bug") == []
+        assert running.words == []
 
 
 def file_size_limit(size: int) -> Callable[[], None]:
