@@ -45,10 +45,11 @@ def sparse(path: Path, data: bytes) -> None:
     [
         ("zeros", b"", ["verify"], 1),
         (THREE, b"", ["verify"], 1),
-        (TWO, LOG_2, ["verify"], 0),
+        # Entries of term 2, and no metadata beside them: that is reported.
+        (TWO, LOG_2, ["verify"], 1),
         (TWO, LOG_2, ["tasks"], 0),
         (TWO, LOG_2, ["convert", "--to", "taskflux-3", "--out", "out"], 0),
-        (THREE, LOG_3, ["verify"], 0),
+        (THREE, LOG_3, ["verify"], 1),
         (THREE, LOG_3, ["dump"], 0),
         (THREE, LOG_3, ["repair", "--out", "out"], 0),
         # Nothing whole follows the last record: the search behind it must not read the hole.
