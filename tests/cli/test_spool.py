@@ -310,9 +310,11 @@ def test_a_spool_that_somebody_has_open_is_waited_for_and_then_refused(
     assert "another process" in line
 
 
-def test_damage_is_told_by_stat_and_tail(spool: Path) -> None:
-    write_spool(spool, {0: BAD_PAYLOAD})
+def test_stat_and_tail_do_not_exit_0_when_they_report_damage(spool: Path) -> None:
+    write_spool(spool, {0: BAD_PAYLOAD}, b"\x01\0\0")
     for command in ("stat", "tail"):
         outcome = penstock("spool", command, spool)
-        assert outcome.code == 0
+        assert outcome.code == 1
+        assert len(outcome.rows) == 1  # what can be read is shown all the same
         assert "0.seg, offset 12" in outcome.err
+        assert "state.dat" in outcome.err

@@ -63,7 +63,7 @@ def stat(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Say how a spool stands; its owner may be at work.
+    """Say how a spool stands; its owner may be at work. The exit code is 1 if something is damaged.
 
     \b
     Examples:
@@ -71,7 +71,24 @@ def stat(
     """
     from penstock.spooling.watching import stat
 
-    emit(stat(directory, key=_key(key_file, password_file), tell=say))
+    report = _DamageReport()
+    emit(stat(directory, key=_key(key_file, password_file), tell=report))
+    report.exit_if_damaged()
+
+
+class _DamageReport:
+    """Reports damage on stderr and keeps whether there was any, for the exit code."""
+
+    def __init__(self) -> None:
+        self._is_damaged = False
+
+    def __call__(self, words: str) -> None:
+        self._is_damaged = True
+        say(words)
+
+    def exit_if_damaged(self) -> None:
+        if self._is_damaged:
+            raise typer.Exit(Exit.DAMAGE)
 
 
 def put(
@@ -293,18 +310,21 @@ def tail(
 ) -> None:
     """Show the events that wait in a spool, as 'penstock tasks' does; its owner may be at work.
 
+    The exit code is 1 if something is damaged.
+
     \b
     Examples:
       penstock spool tail spool
     """
     from penstock.spooling.watching import Tail
 
-    watched = Tail(directory, key=_key(key_file, password_file), tell=say)
+    report = _DamageReport()
+    watched = Tail(directory, key=_key(key_file, password_file), tell=report)
     while True:
         for row in watched.rows():
             emit(row)
         if not follow:
-            return
+            return report.exit_if_damaged()
         sys.stdout.flush()
         time.sleep(TAIL_SECONDS)
 

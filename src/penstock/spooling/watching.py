@@ -23,6 +23,7 @@ from penstock.tools.beats.trouble import Trouble
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
+"""Reports damage: a line for each piece."""
 
 
 def spool_at(path: Path) -> Location:
@@ -34,7 +35,7 @@ def spool_at(path: Path) -> Location:
 
 
 def stat(path: Path, *, key: bytes | None, tell: Tell) -> Row:
-    """Return how a spool stands. Raises ``PathRefused``."""
+    """Return how a spool stands, and report its damage. Raises ``PathRefused``."""
     location = spool_at(path)
     count, first, last = _walk(location, key, tell)
     refused = path / DIRECTORY_NAME
@@ -59,7 +60,7 @@ def _walk(
     location: Location, key: bytes | None, tell: Tell
 ) -> tuple[int, _Found | None, _Found | None]:
     """Return how many frames wait, the first of them and the last."""
-    position = judge_position(location, key=key).position
+    position = _position(location, key, tell)
     count = 0
     first: _Found | None = None
     last: _Found | None = None
@@ -80,6 +81,15 @@ def _walk(
     return count, first, last
 
 
+def _position(location: Location, key: bytes | None, tell: Tell) -> Position:
+    """Return from where on events wait; report what is damaged in the directory and its position."""
+    judged = judge_position(location, key=key)
+    for trouble in (*location.troubles, judged.trouble):
+        if trouble is not None and trouble.is_damage:
+            tell(trouble.words)
+    return judged.position
+
+
 def _time_of(found: _Found | None) -> str | None:
     event = None if found is None else decode_frame(*found)
     return None if event is None or isinstance(event, Trouble) else timestamp_text(event.timestamp)
@@ -95,7 +105,7 @@ class Tail:
         self._tell = tell
         location = spool_at(path)
         self._name = location.name
-        self._position = judge_position(location, key=key).position
+        self._position = _position(location, key, tell)
         self._read_size = -1  # bytes of the segment at the position when it was last read
 
     def rows(self) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, CorruptData, PenstockError, SpoolFull, TruncatedData
+from penstock.formats.beats.body import is_key_of
 from penstock.formats.beats.frame import DamageKind
 from penstock.formats.beats.segment import (
     COUNT_OFFSET,
@@ -25,12 +26,8 @@ from penstock.formats.beats.segment import (
 )
 from penstock.formats.beats.state import Position, State, decode_state, encode_state
 from penstock.storage.files import NO_ROOM, TEMPORARY_SUFFIX, Files, read_whole, replace_file
-from penstock.storage.spool_segments import (
-    HEADER_MAX,
-    SegmentCursor,
-    encode_count,
-    is_key_of,
-)
+from penstock.storage.spool_keys import is_key_proven, no_frame_reason
+from penstock.storage.spool_segments import HEADER_MAX, SegmentCursor, encode_count
 
 STATE_MAX: Final = 4096
 """Bytes of a state that are read; what matters stands in the first hundred."""
@@ -208,7 +205,7 @@ def _look_at(
         file.close()
     # A file whose first write never reached the disk: nothing in it was ever acknowledged.
     if is_newest and not any(start[: HEADER_MAX + 4]):
-        _set_aside(files, path, size, notes)
+        _set_aside(files, path, size, notes, reason="its beginning was never written")
         return None
     try:
         header = decode_header(start[:HEADER_MAX])
@@ -218,41 +215,52 @@ def _look_at(
         raise error.located(str(path)) from None
     if header is None or size < header.body_start:
         if is_newest:
-            _set_aside(files, path, size, notes)
+            _set_aside(files, path, size, notes, reason="its beginning was never written")
         else:
             notes.append(f"{path}: ends inside its header, {size} bytes; passed over")
         return None
     segment = SpoolSegment(number, path, size, header.count or None)
-    if header.options & Options.ENCRYPTED:
-        _check_key(files, segment, start[header.size : header.body_start], key)
+    vector = start[header.size : header.body_start]
+    is_readable = not vector or _is_readable(files, segment, header, vector, key)
+    if is_newest and not is_readable:
+        # Not cut: should its neighbours have another key, everything in it is still there.
+        _set_aside(files, path, size, notes, reason="no whole frame is in it")
+        return None
     return _mend(files, segment, header, key, notes) if is_newest else segment
 
 
-def _check_key(files: Files, segment: SpoolSegment, iv: bytes, key: bytes | None) -> None:
-    """Raise ``CorruptData`` if the key is wrong. With a wrong one all would be passed over as damaged."""
+def _is_readable(
+    files: Files, segment: SpoolSegment, header: Header, iv: bytes, key: bytes | None
+) -> bool:
+    """Return whether an encrypted segment shows its key: by its mark, by a frame, or because it holds nothing.
+
+    Raises ``CorruptData`` if the rest of the directory does not prove the key either. With a wrong one all would be
+    passed over as damaged.
+    """
     cursor = open_cursor(files, segment.path, key=key)
     try:
         if key is None or is_key_of(iv, key):
-            return
-        while not cursor.take(1, size=segment.size, is_sealed=True):
-            if cursor.is_finished and cursor.damage:
-                raise CorruptData(
-                    "not one frame checks out: wrong key or damaged", path=str(segment.path)
-                )
-            if cursor.is_finished:
-                return
+            return True
+        while not cursor.is_finished:
+            if cursor.take(1, size=segment.size, is_sealed=True):
+                return True
+        if not cursor.damage and not cursor.torn_size:
+            return True
     finally:
         cursor.close()
+    if is_key_proven(files, segment.path, key):
+        return False
+    raise CorruptData(no_frame_reason(header), path=str(segment.path))
 
 
-def _set_aside(files: Files, path: Path, size: int, notes: list[str]) -> None:
+def _set_aside(files: Files, path: Path, size: int, notes: list[str], *, reason: str) -> None:
     if size <= HEADER_MAX + IV_SIZE:
         files.remove(path)
         notes.append(f"{path}: held nothing but a part of a header; removed")
     else:
         kept = path.with_name(path.name + DAMAGED_SUFFIX)
         files.rename(path, kept)
-        notes.append(f"{path}: its beginning was never written; kept as {kept.name}")
+        notes.append(f"{path}: {reason}; kept as {kept.name}")
     files.sync_directory(path.parent)
 
 

@@ -5,7 +5,6 @@ Positions are logical: they count the header and the frames as they are before c
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -16,12 +15,11 @@ from typing import Final
 
 from penstock.binary import Bytes
 from penstock.errors import BadData, InvalidValue
-from penstock.formats.beats.body import BodyDecoder, BodyEncoder
+from penstock.formats.beats.body import IV_RANDOM_SIZE, BodyDecoder, BodyEncoder, marked_iv
 from penstock.formats.beats.frame import Damage, DamageKind, Frame, FrameReader, encode_frames
 from penstock.formats.beats.frame_run import RunEnd, take_frames
 from penstock.formats.beats.segment import (
     COUNT_OFFSET,
-    IV_SIZE,
     Header,
     Options,
     PayloadFormat,
@@ -39,26 +37,11 @@ CODED_CHUNK: Final = 2**16
 WRITTEN_VERSION: Final = 2
 HEADER_MAX: Final = 12
 _COUNT: Final = Struct("<I")
-_MARK_SIZE: Final = 4
 
 
 def new_iv(key: bytes) -> bytes:
-    """Return an initialization vector: 12 bytes of chance, and 4 by which ``is_key_of`` knows the key again.
-
-    A body proves its key only by its first frame. After a crash there may be none, and that must not look
-    like a wrong key.
-    """
-    chance = os.urandom(IV_SIZE - _MARK_SIZE)
-    return chance + _mark(chance, key)
-
-
-def is_key_of(iv: bytes, key: bytes) -> bool:
-    """Return whether this key surely is the vector's. Vectors that others made do not tell."""
-    return iv[-_MARK_SIZE:] == _mark(iv[:-_MARK_SIZE], key)
-
-
-def _mark(chance: bytes, key: bytes) -> bytes:
-    return hmac.digest(key, chance, "sha256")[:_MARK_SIZE]
+    """Return an initialization vector for one segment. It must never be used again."""
+    return marked_iv(os.urandom(IV_RANDOM_SIZE), key)
 
 
 def encode_count(count: int) -> bytes:
@@ -253,6 +236,17 @@ class SegmentCursor:
             else:
                 self._feed(self._careful, size, is_sealed=True)
         return self.offset == offset and index in (None, self.index)
+
+    def begins_with_a_frame(self, *, size: int) -> bool:
+        """Return whether a sound frame is the first thing in the first ``size`` bytes of the file.
+
+        For a cursor at its start. Nothing is searched for: with a wrong key this ends after a few bytes.
+        """
+        while True:
+            payloads, why = self._take_run(1)
+            is_cut = why is RunEnd.NEEDS_MORE
+            if payloads or not is_cut or not self._fill(size) or self._decoder.finish() is not None:
+                return bool(payloads)
 
     def _take_run(self, count_max: int) -> tuple[list[bytes], RunEnd]:
         start = self._start

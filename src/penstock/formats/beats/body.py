@@ -8,6 +8,7 @@ gives damaged frames, and a compressed one is no LZ4.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from enum import Enum, auto
 from hashlib import pbkdf2_hmac
@@ -20,12 +21,33 @@ from penstock.formats.beats.segment import IV_SIZE, KEY_SIZE, UINT32, Options
 PIECE_MAX: Final = 4 * 1024 * 1024
 """The most bytes of a logical stream that come out at once: what a block of LZ4 can hold."""
 
+LZ4_MAGIC: Final = bytes.fromhex("04224d18")
+"""How a compressed body begins."""
+
+IV_RANDOM_SIZE: Final = 12
+"""Bytes of an initialization vector of ours that are random; the mark of the key follows."""
+
 _PASSWORD_ROUNDS: Final = 4096
 
 
 def key_from_password(password: bytes) -> bytes:
     """Return the key that Elastic's shipper makes of a password."""
     return pbkdf2_hmac("sha1", password, password, _PASSWORD_ROUNDS, KEY_SIZE)
+
+
+def marked_iv(random: bytes, key: bytes) -> bytes:
+    """Return an initialization vector of ours: ``IV_RANDOM_SIZE`` random bytes, and a mark by which the key is known.
+
+    A body proves its key only by its first frame. After a crash there may be none, and that must not look
+    like a wrong key.
+    """
+    assert len(random) == IV_RANDOM_SIZE
+    return random + hmac.digest(key, random, "sha256")[: IV_SIZE - IV_RANDOM_SIZE]
+
+
+def is_key_of(iv: bytes, key: bytes) -> bool:
+    """Return whether this key is the vector's. ``False`` proves nothing: vectors that Beats made have no mark."""
+    return iv == marked_iv(iv[:IV_RANDOM_SIZE], key)
 
 
 class BodyDecoder:
@@ -183,7 +205,7 @@ def _lz4_frame() -> Any:
     return lz4.frame
 
 
-_MAGIC: Final = 0x184D2204
+_MAGIC: Final = UINT32.unpack(LZ4_MAGIC)[0]
 _SKIPPABLE: Final = 0x184D2A50  # the lowest four bits are anybody's
 _HEAD_SIZE_MIN: Final = 7  # magic, flags, block size, checksum
 _FLAG_BLOCK_CHECKSUM: Final = 0x10

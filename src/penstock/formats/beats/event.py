@@ -24,6 +24,13 @@ from penstock.model import INT64_MAX, INT64_MIN, UINT64_MAX
 DEPTH_MAX: Final = 128
 """Maps and lists within each other, the event itself counted: events have few, and a bomb has many."""
 
+EVENT_STARTS: Final = {
+    PayloadFormat.JSON: b"{",
+    PayloadFormat.CBOR: bytes.fromhex("a469") + b"timestamp",
+    PayloadFormat.PROTOBUF: b"\n",
+}
+"""How every event begins that Beats or this module wrote."""
+
 NANOSECONDS: Final = 1_000_000_000
 
 TIMESTAMP_SECONDS_MIN: Final = -62_135_596_800  # the year 1, which is Go's zero time

@@ -19,9 +19,10 @@ from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
 from penstock.spark.beats.planning import SegmentPlan
 from penstock.storage.files import File
+from penstock.storage.spool_keys import is_key_proven, no_frame_reason
 from penstock.tools.beats.reading import is_transformed
 from penstock.tools.beats.trouble import BAD_BODY, TORN, WRONG_KEY, Trouble
-from penstock.tools.target import opened
+from penstock.tools.target import FILES, opened
 
 CHUNK_SIZE: Final = 8 * 2**20
 """Bytes of a file that are read, and of which rows are made, at a time."""
@@ -156,7 +157,7 @@ def _end(file: File, plan: SegmentPlan) -> int:
 def _read_transformed(
     file: File, plan: SegmentPlan, key: bytes | None
 ) -> Iterator[FrameColumns | Trouble]:
-    """Yield what a body holds. If an encrypted one holds no frame at all, the key may be another one's."""
+    """Yield what a body holds. If no frame is in an encrypted one, the key must be proven by something else."""
     ending = _Ending()
     held: list[FrameColumns] = []
     has_tail = False
@@ -173,11 +174,14 @@ def _read_transformed(
     trouble = _trouble_of(file, plan, ending, scanner.place.offset, has_tail=has_tail)
     if trouble is not None and trouble.offset == plan.header.size and ending.is_in_vector:
         yield trouble
-    elif not is_right and (held or trouble is not None):
-        reason = "no frame can be read: wrong key or damaged"
-        yield Trouble(Path(plan.path), plan.header.size, None, WRONG_KEY, reason, plan.number)
-    elif trouble is not None:
-        yield trouble
+        return
+    path, is_empty = Path(plan.path), not held and trouble is None
+    if is_right or is_empty or (key is not None and is_key_proven(FILES, path, key)):
+        yield from held
+        yield from () if trouble is None else (trouble,)
+    else:
+        reason = no_frame_reason(plan.header)
+        yield Trouble(path, plan.header.size, None, WRONG_KEY, reason, plan.number)
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from penstock.formats.beats.frame import (
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import Position
 from penstock.storage.files import File
+from penstock.storage.spool_keys import is_key_proven, no_frame_reason
 from penstock.tools.beats.location import Segment
 from penstock.tools.beats.trouble import (
     BAD_BODY,
@@ -41,7 +42,7 @@ from penstock.tools.beats.trouble import (
     words_of,
 )
 from penstock.tools.history import Progress, no_progress
-from penstock.tools.target import opened
+from penstock.tools.target import FILES, opened
 
 CHUNK_SIZE: Final = 2**20
 """Bytes of a file that are read at a time."""
@@ -193,7 +194,7 @@ class _Reading:
         return not is_placed or (piece.offset or 0) >= self.start.offset
 
     def _unlocked(self, header: Header) -> Iterator[Frame | Trouble]:
-        """Yield what an encrypted body holds. If that is no frame at all, the key may be another one's."""
+        """Yield what an encrypted body holds. If no frame is in it, the key must be proven by something else."""
         size = self.file.size()
         if size < header.body_start:
             if size > header.size:  # else nothing was begun
@@ -210,9 +211,10 @@ class _Reading:
                 yield piece
             elif isinstance(piece, Trouble):
                 held.append(piece)
-        if held:
-            reason = "no frame can be read: wrong key or damaged"
-            yield self._trouble(header.size, None, WRONG_KEY, reason)
+        if held and self.key is not None and is_key_proven(FILES, self.segment.path, self.key):
+            yield from held
+        elif held:
+            yield self._trouble(header.size, None, WRONG_KEY, no_frame_reason(header))
 
     def _transformed(self, header: Header) -> Iterator[Frame | Trouble]:
         for piece in _joined(self._decoded(header)):

@@ -5,7 +5,6 @@ What a frame becomes is the caller's to say. Whatever is left behind comes out a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import FRAMING, Frame, encode_frames
 from penstock.formats.beats.segment import (
     COUNT_OFFSET,
-    IV_SIZE,
     STATE_NAME,
     UINT32,
     Header,
@@ -26,6 +24,7 @@ from penstock.formats.beats.segment import (
 )
 from penstock.formats.beats.state import Position, State, encode_state
 from penstock.storage.files import File, read_whole, replace_file
+from penstock.storage.spool_segments import new_iv
 from penstock.tools.beats.location import Location, Segment
 from penstock.tools.beats.position import judge_position
 from penstock.tools.beats.reading import decode_frame, read_segment
@@ -208,8 +207,8 @@ class NewSegment:
         self._header = header
         is_encrypted = bool(header.options & Options.ENCRYPTED)
         # Never the old one's: two streams under one vector give each other away.
-        iv = os.urandom(IV_SIZE) if is_encrypted else None
-        self._encoder = BodyEncoder(header.options, key=key if is_encrypted else None, iv=iv)
+        iv = new_iv(key) if is_encrypted and key is not None else None
+        self._encoder = BodyEncoder(header.options, key=key, iv=iv)
         self._file: File | None = FILES.open(path, write=True, create=True)
         self._directory = path.parent
         self._written = 0
