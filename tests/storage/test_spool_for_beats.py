@@ -67,6 +67,23 @@ def test_our_tasks_are_events_that_beats_reads(tmp_path: Path) -> None:
     assert second.fields == {"payload": b"\xff"}
 
 
+NEGATIVE = [
+    -1, -24, -25, -128, -129, -200, -256, -257, -32_768, -32_769, -65_536, -65_537,
+    -(2**31), -(2**31) - 1, -(2**32), -(2**32) - 1, -(2**63),
+]  # fmt: skip
+
+
+def test_beats_does_not_misread_negative_numbers_that_we_wrote(tmp_path: Path) -> None:
+    """Beats reads -200 as 56 if it is written in its shortest form."""
+    tasks = encode_tasks("q", [b"x"] * len(NEGATIVE), NEGATIVE, timestamp=10**18)
+    fields = Event(-200, 0, {"n": NEGATIVE}, {"n": {"n": NEGATIVE}})
+    with Spool(tmp_path, SETTINGS) as spool:
+        spool.publish([*tasks, encode_event(fields, PayloadFormat.CBOR)])
+    *found, last = read_spool(tmp_path)
+    assert [one.meta["key"] for one in found] == NEGATIVE
+    assert (last.timestamp, last.meta, last.fields) == (-200, fields.meta, fields.fields)
+
+
 def test_a_spool_that_was_torn_is_read_by_beats_once_it_was_opened_and_closed(
     tmp_path: Path,
 ) -> None:

@@ -95,7 +95,11 @@ def _event(segment: int, offset: int, index: int, payload: bytes) -> StrictEvent
 
 
 class _Cbor:
-    """The parser: definite lengths, text keys that are not empty, no tags, no half floats, shortest integers."""
+    """The parser: definite lengths, text keys that are not empty, no tags, no half floats, shortest integers.
+
+    Negative integers are read as commit 7c3b340eab51 of Beats reads them: with the top bit of their width as the sign.
+    So those that need this bit must be written one width wider.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -106,12 +110,12 @@ class _Cbor:
         kind, low = divmod(self._bytes(1)[0], 32)
         if kind == 7:
             return self._simple(low)
-        size = self._argument(low)
+        size, bits = self._argument(low, is_negative=kind == 1)
         match kind:
             case 0:
                 return size
             case 1:
-                return -1 - size
+                return ~(size - (size >> (bits - 1) << bits))
             case 2:
                 return self._bytes(size)
             case 3:
@@ -136,15 +140,16 @@ class _Cbor:
         form = ">f" if low == 26 else ">d"
         return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
 
-    def _argument(self, low: int) -> int:
+    def _argument(self, low: int, *, is_negative: bool) -> tuple[int, int]:
+        """Return a number and the bits of its width."""
         if low < 24:
-            return low
+            return low, 8
         _need(low <= 27, "an indefinite length")
         size = 1 << (low - 24)
         value = int.from_bytes(self._bytes(size), "big")
-        least = 24 if size == 1 else 1 << (4 * size)
+        least = 24 if size == 1 else 1 << (4 * size - is_negative)
         _need(value >= least, "an integer that is longer than it need be")
-        return value
+        return value, 8 * size
 
     def _bytes(self, size: int) -> bytes:
         _need(size <= len(self.data) - self.at, "the event ends too early")

@@ -37,7 +37,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(),
         st.booleans(),
-        st.integers(-(2**64), 2**64 - 1),
+        st.integers(-(2**63), 2**64 - 1),
         st.floats(allow_nan=False),
         TEXTS,
         st.binary(),
@@ -90,15 +90,30 @@ def test_text_that_is_not_utf8_survives_byte_for_byte(text: bytes, key: bytes) -
     assert encode_event(event, CBOR) == payload
 
 
-def test_negative_integers_are_right_where_beats_is_wrong() -> None:
+NEGATIVE = {
+    -1: "20", -24: "37", -25: "3818", -128: "387f",
+    -129: "390080", -200: "3900c7", -256: "3900ff", -257: "390100", -32_768: "397fff",
+    -32_769: "3a00008000", -65_536: "3a0000ffff", -65_537: "3a00010000", -(2**31): "3a7fffffff",
+    -(2**31) - 1: "3b0000000080000000", -(2**32): "3b00000000ffffffff",
+    -(2**32) - 1: "3b0000000100000000", -(2**63): "3b7fffffffffffffff",
+}  # fmt: skip
+
+
+def test_negative_integers_that_beats_misreads_are_written_one_width_wider() -> None:
     # Beats reads those whose argument has the top bit of its width set as something else: -200 as 56.
-    numbers = [-1, -24, -25, -128, -129, -200, -256, -257, -32_768, -32_769, -65_536, -65_537,
-               -(2**31), -(2**31) - 1, -(2**32), -(2**32) - 1, -(2**63), -(2**64)]  # fmt: skip
+    numbers = list(NEGATIVE)
     event = Event(0, 1, {}, {"numbers": numbers})
     payload = encode_event(event, CBOR)
-    assert payload == cbor_event(b"\xa1\x67numbers" + cbor2.dumps(numbers))
+    items = b"".join(bytes.fromhex(text) for text in NEGATIVE.values())
+    assert payload == cbor_event(b"\xa1\x67numbers" + bytes([0x80 | len(numbers)]) + items)
     assert decode_event(payload, CBOR) == event
-    assert decode_event(cbor_event(b"\xa1\x61n\x38\xc7"), CBOR).fields == {"n": -200}
+    shortest = cbor_event(b"\xa1\x67numbers" + cbor2.dumps([*numbers, -(2**64)]))
+    assert decode_event(shortest, CBOR).fields == {"numbers": [*numbers, -(2**64)]}
+
+
+def test_a_negative_integer_that_beats_cannot_read_is_not_written() -> None:
+    with pytest.raises(InvalidValue):
+        encode_event(Event(0, 1, {}, {"n": -(2**63) - 1}), CBOR)
 
 
 def test_an_empty_key_is_read_and_not_written() -> None:

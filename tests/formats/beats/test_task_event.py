@@ -57,10 +57,9 @@ def test_golden_bytes() -> None:
 @pytest.mark.parametrize("edge", [23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, INT64_MAX])
 def test_integers_and_lengths_are_written_in_their_shortest_form(edge: int) -> None:
     size = min(edge, 70_000)
-    for key in (edge, -1 - edge):
-        (data,) = encode_tasks("q", [bytes(size)], [key], timestamp=-edge)
-        assert cbor2.loads(data)["fields"] == {"payload": bytes(size)}
-        assert cbor2.dumps(cbor2.loads(data), canonical=False) == data
+    (data,) = encode_tasks("q", [bytes(size)], [edge], timestamp=edge)
+    assert cbor2.loads(data)["fields"] == {"payload": bytes(size)}
+    assert cbor2.dumps(cbor2.loads(data), canonical=False) == data
 
 
 def test_a_queue_whose_name_is_not_utf_8_keeps_its_bytes() -> None:

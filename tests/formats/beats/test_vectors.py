@@ -145,11 +145,11 @@ def test_an_end_mark_tells_a_closed_body_and_none_is_nothing_wrong(name: str, cl
 
 
 def written(
-    header: Header, events: list[Event], *, is_closed: bool, batches: int | None = None
+    header: Header, payloads: list[bytes], *, is_closed: bool, batches: int | None = None
 ) -> bytes:
     """Return a segment with one batch for each event, or all in one."""
     encoder = BodyEncoder(header.options, key=KEY, iv=IV)
-    frames = [encode_frame(encode_event(event, header.payload_format)) for event in events]
+    frames = [encode_frame(payload) for payload in payloads]
     streams = [b"".join(frames)] if batches == 1 else frames
     parts = [encode_header(header), encoder.begin(), *map(encoder.encode, streams)]
     return b"".join(parts) + (encoder.end() if is_closed else b"")
@@ -159,7 +159,11 @@ def written(
 def test_we_write_what_the_vectors_hold(name: str) -> None:
     header = decode_header(VECTORS[name])
     is_closed = name != "v2_cbor_lz4_unclean"
-    data = written(header, EVENTS[name], is_closed=is_closed, batches=1 if is_closed else None)
+    payloads = [frame.payload for frame in found_in(VECTORS[name]) if isinstance(frame, Frame)]
+    # The vectors hold the shortest form of -200, which Beats misreads; we write the next width.
+    ours = [payload.replace(b"neg\x38\xc7", b"neg\x39\x00\xc7") for payload in payloads]
+    assert [encode_event(event, header.payload_format) for event in EVENTS[name]] == ours
+    data = written(header, payloads, is_closed=is_closed, batches=1 if is_closed else None)
     if name == "v2_cbor_lz4":
         # How well a block is compressed is the compressor's business.
         assert events_of(data) == [A, B]

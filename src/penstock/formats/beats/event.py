@@ -104,7 +104,7 @@ def decode_event(payload: Bytes, payload_format: PayloadFormat) -> Event:
 def encode_event(event: Event, payload_format: PayloadFormat) -> bytes:
     """Return a payload that Beats can read. Raises ``InvalidValue``, and ``DependencyMissing``.
 
-    No format takes everything: CBOR has no empty key and no integer beyond 64 bits, JSON no infinity and no text that
+    No format takes everything: CBOR has no empty key, no integer below -2^63 or above 2^64 - 1, JSON no infinity and no text that
     is not UTF-8 (the bytes that are not become U+FFFD), protobuf no flags and no bytes.
     """
     match payload_format:
@@ -300,11 +300,15 @@ _CONSTANTS: Final = {None: b"\xf6", True: b"\xf5", False: b"\xf4"}
 
 
 def cbor_head(kind: int, value: int) -> bytes:
-    """Return the shortest head of an item: what it is, and its length or value."""
+    """Return the shortest head of an item that Beats reads right: what it is, and its length or value.
+
+    Beats takes the top bit of a negative number's width for the sign, and -200 for 56. So a number that needs this bit
+    is written one width wider, and one below -2^63 not at all.
+    """
     if value < 24:
         return bytes((kind | value,))
     for most, width, layout in _WIDTHS:
-        if value <= most:
+        if value <= (most >> 1 if kind == _NEGATIVE else most):
             return layout.pack(kind | width, value)
     raise InvalidValue(f"CBOR of Beats has no integer of more than 64 bits: {value:#x}")
 
