@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
@@ -490,3 +491,39 @@ def test_a_missing_library_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DependencyMissing, match=r"pip install 'penstock\[spool\]'"):
         decode_event(cbor_event(b"\xa0"), CBOR)
     assert decode_event(json_event(b"{}"), CBOR) == Event(1, 1, {}, {})
+
+
+def unescaped(key: str) -> bytes:
+    """Return the bytes of a key that was shown, as the description says."""
+    if re.search(r"\\x[0-9a-f]{2}", key) is None:
+        return key.encode()
+    parts = re.findall(r"\\\\|\\x[0-9a-f]{2}|[^\\]+", key)
+    assert "".join(parts) == key
+    return b"".join(
+        bytes.fromhex(part[2:]) if part.startswith("\\x") else part.replace("\\\\", "\\").encode()
+        for part in parts
+    )
+
+
+PARTS = st.sampled_from(
+    [b"\\", b"\\x", b"xff", b"ff", b"\xff", b"\xc3", b"\xa9", b"a", b"\\xff", b"F"]
+)
+RAW_KEYS = st.one_of(st.binary(), st.lists(PARTS, max_size=6).map(b"".join))
+
+
+@given(st.lists(RAW_KEYS, unique=True, max_size=6))
+def test_a_key_that_is_not_utf_8_does_not_swallow_one_that_looks_like_its_escape(
+    raw: list[bytes],
+) -> None:
+    fields = {key.decode("utf-8", "surrogateescape"): number for number, key in enumerate(raw)}
+    found = event_as_json(Event(0, 0, {}, fields))["fields"]
+    assert {unescaped(key): number for key, number in found.items()} == dict(
+        zip(raw, range(6), strict=False)
+    )
+
+
+def test_keys_are_shown_as_they_are_unless_they_could_be_taken_for_an_escape() -> None:
+    keys = {"a": "a", "back\\slash": "back\\slash", "C:\\xampp": "C:\\xampp", "\\xFF": "\\xFF"}
+    keys |= {"bad\udcff": "bad\\xff", "bad\\xff": "bad\\\\xff", "\\\udcff": "\\\\\\xff"}
+    shown = event_as_json(Event(0, 0, dict.fromkeys(keys, 1), {}))["meta"]
+    assert list(shown) == list(keys.values())

@@ -121,8 +121,9 @@ def encode_event(event: Event, payload_format: PayloadFormat) -> bytes:
 def event_as_json(event: Event) -> dict[str, Any]:
     """Return what ``json.dumps(…, allow_nan=False)`` takes.
 
-    Bytes, and text that is not UTF-8, are ``{"base64": …}``. In a key, bytes that are not UTF-8 are written as
-    ``\\xNN``. Infinities, what is no number and protobuf's times are text.
+    Bytes, and text that is not UTF-8, are ``{"base64": …}``. Infinities, what is no number and protobuf's times are text.
+    Different keys stay different. A key that is not UTF-8, or that holds an escape ``\\xNN`` of its own, has each byte that
+    is not UTF-8 as ``\\xNN`` and each backslash twice; all other keys are as they are.
     """
     return {
         "timestamp": timestamp_text(event.timestamp),
@@ -408,8 +409,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_ESCAPED_BYTE: Final = re.compile(r"\\x[0-9a-f]{2}")
+
+
 def _plain_key(key: str) -> str:
-    return key if _is_utf8(key) else utf8_of(key).decode("utf-8", "backslashreplace")
+    if _is_utf8(key) and _ESCAPED_BYTE.search(key) is None:
+        return key
+    # The result always holds an escape, which the keys above do not.
+    return utf8_of(key.replace("\\", "\\\\")).decode("utf-8", "backslashreplace")
 
 
 def _is_utf8(text: str) -> bool:
