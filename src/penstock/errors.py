@@ -64,6 +64,10 @@ class CorruptData(BadData):
     """A complete value is invalid: wrong marker, checksum, length, term or trailing bytes."""
 
 
+class TooDeep(CorruptData):
+    """An event whose maps and lists are nested deeper than is read. Its bytes are whole."""
+
+
 class ForeignWrite(CorruptData):
     """Files that do not fit what a node noted of them: another program wrote here, or the disk lost or changed data."""
 

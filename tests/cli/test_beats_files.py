@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.formats.beats.event import encode_event
+from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.segment import Header, Options, PayloadFormat, encode_header
 from penstock.formats.beats.task_event import encode_tasks
 from penstock.formats.taskflux.generation import Generation
@@ -290,6 +290,54 @@ def test_convert_makes_a_spool_that_beats_reads(made: Path, tmp_path: Path) -> N
             ["cbor"],
         )
         assert [row["event"] for row in penstock("tasks", out).rows] == [B, A, B, A, B, A, B]
+
+
+def nested(levels: int) -> bytes:
+    """Return an event with so many maps and lists within each other, itself and ``fields`` counted."""
+    value: list[object] | int = 1
+    for _ in range(150):  # the writer's own depth is not asked: the rest is joined as bytes
+        value = [value]
+    inner = encode_event(Event(7, 1, {}, {"a": value}), PayloadFormat.CBOR)
+    mark = b"\x61a"
+    return inner.replace(mark, mark + b"\x81" * (levels - 152))
+
+
+def test_events_nested_150_or_512_levels_deep_are_read_and_written(tmp_path: Path) -> None:
+    path = spool(tmp_path / "queue", {0: sealed([nested(152), nested(512)])})
+    outcome = penstock("tasks", path)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [json.dumps(row["event"]["fields"]).count("[") for row in outcome.rows] == [150, 510]
+    for to, out in (("beats-1", tmp_path / "1"), ("beats-2", tmp_path / "2")):
+        outcome = penstock("convert", path, "--to", to, "--out", out)
+        assert (outcome.code, outcome.rows[0]["frames"]) == (0, 2)
+        assert [row["event"] for row in penstock("tasks", out).rows] == [
+            row["event"] for row in penstock("tasks", path).rows
+        ]
+
+
+def test_an_event_that_is_nested_too_deep_is_counted_by_name_and_not_as_damaged(
+    tmp_path: Path,
+) -> None:
+    path = spool(tmp_path / "queue", {0: sealed([PLAIN[16:83], nested(513), nested(90_000)])})
+    outcome = penstock("convert", path, "--to", "beats-2", "--out", tmp_path / "beats")
+    row = outcome.rows[0]
+    assert (outcome.code, row["frames"], row["left_too_deep"], row["left_unencodable"]) == (
+        1, 1, 2, 0,
+    )  # fmt: skip
+    assert "damaged" not in outcome.err
+    # A node takes the bytes of an event that is no task, so nothing is left out.
+    outcome = penstock("convert", path, "--to", "taskflux-3", "--out", tmp_path / "node")
+    assert (outcome.code, outcome.rows[0]["tasks"], outcome.rows[0]["too_deep"]) == (0, 3, 2)
+    outcome = penstock("verify", path)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "2 events are nested" in outcome.err
+    assert penstock("inspect", path).rows[0]["damage"] == []
+    outcome = penstock("repair", path, "--out", tmp_path / "repaired")
+    assert (outcome.code, outcome.out) == (0, "")
+    outcome = penstock("tasks", tmp_path / "repaired")
+    assert outcome.code == 1  # two events are not shown
+    assert [row["event"] for row in outcome.rows] == [A, None, None]
+    assert b64decode(outcome.rows[1]["payload"]) == nested(513)
 
 
 def test_what_cannot_be_converted_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:

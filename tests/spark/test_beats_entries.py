@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import CorruptData, InvalidValue, PathRefused
-from penstock.formats.beats.event import encode_event
+from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.frame_scan import FrameScanner
 from penstock.formats.beats.segment import Options, PayloadFormat
@@ -203,6 +203,18 @@ def test_an_event_that_cannot_be_decoded_is_damage_to_every_mode(tmp_path: Path)
 
 
 # --- keys ----------------------------------------------------------------------------------------
+
+
+def test_an_event_that_is_nested_too_deep_has_a_status_of_its_own(tmp_path: Path) -> None:
+    value: Any = 1
+    for _ in range(510):
+        value = [value]
+    payload = encode_event(Event(0, 0, {}, {"a": value}), PayloadFormat.CBOR)
+    deeper = payload.replace(b"\x61a", b"\x61a\x81")
+    root = spool(tmp_path / "spool", {0: sealed([payload, deeper])})
+    good, bad = entries(root)
+    assert (good["status"], good["event"]["fields"]) == ("ok", {"a": value})
+    assert (bad["status"], bad["payload"]) == ("too-deep", deeper)
 
 
 def test_a_key_comes_from_a_file_or_the_environment_and_is_in_no_plan(

@@ -19,7 +19,7 @@ from penstock.tools.beats.location import FAMILY, Location
 from penstock.tools.beats.repair import Repaired, repair
 from penstock.tools.beats.rewriting import ROUND_LOST
 from penstock.tools.beats.tasks import tasks
-from penstock.tools.beats.trouble import LEFT_OUT, Trouble
+from penstock.tools.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
 from penstock.tools.beats.verify import Summary, inspect, verify
 from penstock.tools.beats.versions import SegmentVersion
 from penstock.tools.history import Progress
@@ -38,6 +38,7 @@ class BeatsFiles:
         self.is_damaged = False
         self._damaged = 0  # places, as they are told
         self._left: Counter[str] = Counter()  # events that were left out, by status
+        self._too_deep = 0  # events that were not decoded
         self._notes: list[str] = []
 
     @property
@@ -55,12 +56,15 @@ class BeatsFiles:
         yield from tasks(
             self.location, key=self.key, tell=self._tell, queue=asked.queue, progress=progress
         )
+        self.is_damaged = self.is_damaged or self._too_deep > 0  # their events are not shown
         self._judge()
 
     def _tell(self, trouble: Trouble) -> None:
         self.is_damaged = self.is_damaged or trouble.is_loss
         if trouble.status in LEFT_OUT:
             self._left[trouble.status] += 1
+        elif trouble.status == TOO_DEEP:
+            self._too_deep += 1
         elif trouble.is_counted:
             self._damaged += 1
         else:
@@ -72,6 +76,8 @@ class BeatsFiles:
         if self._damaged:
             where = f"{self.location.path}: {self._damaged} places are damaged"
             self.words.append(f"{where}; 'penstock verify' lists them")
+        if self._too_deep:
+            self.words.append(too_deep_words(self._too_deep))
         for status, count in self._left.items():
             self.words.append(f"{count} events were left out: {LEFT_OUT[status]}")
 
@@ -104,6 +110,7 @@ class BeatsFiles:
 
     def _respool(self, to: SegmentVersion, out: Path, progress: Progress) -> Row:
         done = respool(self.location, to, out, key=self.key, tell=self._tell, progress=progress)
+        self.is_damaged = self.is_damaged or done.left_too_deep > 0
         if done.is_round_lost:
             self.words.append(ROUND_LOST)
         if to is SegmentVersion.ONE:
@@ -117,6 +124,7 @@ class BeatsFiles:
             "segments": done.segments,
             "frames": done.frames,
             "left_unencodable": done.left_unencodable,
+            "left_too_deep": done.left_too_deep,
         }
 
     def _convert(self, to: Variant, out: Path, asked: Asked, progress: Progress) -> Row:
@@ -134,7 +142,7 @@ class BeatsFiles:
                 f"{done.terms_dropped} tasks had a delay or an expiry, which do not survive a conversion"
             )
         row = written(to, out, done.entries, None, len(done.queues), done.tasks)
-        return row | left_fields(done.left)
+        return row | left_fields(done.left) | {"too_deep": self._too_deep}
 
     def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
         """Return what is to be sent. ``queue`` is where events go that name none."""

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.errors import CorruptData, DependencyMissing, InvalidValue
+from penstock.errors import CorruptData, DependencyMissing, InvalidValue, TooDeep
 from penstock.formats.beats import event as event_module
 from penstock.formats.beats.event import (
     DEPTH_MAX,
@@ -336,7 +336,7 @@ def test_depth_is_bounded(payload_format: PayloadFormat) -> None:
         event = decode_event(nested(DEPTH_MAX - 2, as_map=as_map), payload_format)
         assert decode_event(encode_event(event, payload_format), payload_format) == event
         for depth in (DEPTH_MAX - 1, 1_000, 100_000):
-            with pytest.raises(CorruptData, match=r"deep|depth"):
+            with pytest.raises(TooDeep):
                 decode_event(nested(depth, as_map=as_map), payload_format)
 
 
@@ -346,11 +346,11 @@ def test_what_is_too_deep_is_not_written(payload_format: PayloadFormat) -> None:
     for _ in range(DEPTH_MAX - 2):
         value = [value]
     encode_event(Event(0, 0, {}, {"a": value}), payload_format)
-    with pytest.raises(InvalidValue, match="more than 128 deep"):
+    with pytest.raises(InvalidValue):
         encode_event(Event(0, 0, {}, {"a": [value]}), payload_format)
     itself: list[Any] = []
     itself.append(itself)
-    with pytest.raises(InvalidValue, match="more than 128 deep"):
+    with pytest.raises(InvalidValue):
         encode_event(Event(0, 0, {}, {"a": itself}), payload_format)
 
 

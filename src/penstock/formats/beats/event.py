@@ -10,19 +10,24 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from math import isfinite
 from struct import Struct
 from typing import Any, Final, NoReturn
 
 from penstock.binary import Bytes
-from penstock.errors import CorruptData, InvalidValue, needing
+from penstock.errors import CorruptData, InvalidValue, TooDeep, needing
 from penstock.formats.beats.segment import UINT32_MAX, PayloadFormat
 from penstock.model import INT64_MAX, INT64_MIN, UINT64_MAX
 
-DEPTH_MAX: Final = 128
-"""Maps and lists within each other, the event itself counted: events have few, and a bomb has many."""
+DEPTH_MAX: Final = 512
+"""Maps and lists within each other, the event itself counted: events have few, and a bomb has many.
+
+The interpreter's own JSON encoder, which shows events, recurses and ends at some 900.
+"""
 
 EVENT_STARTS: Final = {
     PayloadFormat.JSON: b"{",
@@ -76,7 +81,7 @@ class Timestamp:
 
 
 def decode_event(payload: Bytes, payload_format: PayloadFormat) -> Event:
-    """Return the event that a frame holds. Raises ``CorruptData``, and ``DependencyMissing``.
+    """Return the event that a frame holds. Raises ``CorruptData``, ``TooDeep`` and ``DependencyMissing``.
 
     JSON is known by its first byte: versions of Beats that were never released wrote it where CBOR belongs.
     """
@@ -88,7 +93,7 @@ def decode_event(payload: Bytes, payload_format: PayloadFormat) -> Event:
     value = _decode_json(payload) if is_json else _decode_cbor(payload)
     if type(value) is not dict:
         raise CorruptData("the payload is no event: not a map", offset=0)
-    _check_map(value, 1)
+    _check(value)
     meta, fields = value.get("meta"), value.get("fields")
     try:
         return Event(
@@ -111,7 +116,7 @@ def encode_event(event: Event, payload_format: PayloadFormat) -> bytes:
         case PayloadFormat.CBOR:
             return encode_cbor(_entry(event))
         case PayloadFormat.JSON:
-            return _json_of(_entry(event), 1).encode("utf-8")
+            return _json_of(_entry(event)).encode("utf-8")
         case PayloadFormat.PROTOBUF:
             from penstock.formats.beats.event_protobuf import encode_protobuf
 
@@ -154,34 +159,42 @@ _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def check_depth(depth: int) -> None:
-    """Raise ``CorruptData`` for maps and lists too deep within each other."""
+    """Raise ``TooDeep`` for maps and lists too deep within each other."""
     if depth > DEPTH_MAX:
-        raise CorruptData(f"values within each other more than {DEPTH_MAX} deep", offset=0)
+        raise _too_deep()
 
 
-def _check_map(values: dict[Any, Any], depth: int) -> None:
-    check_depth(depth)
-    for key, value in values.items():
-        if type(key) is not str:
-            raise CorruptData("the key of a map is not text", offset=0)
-        if type(value) not in _PLAIN:
-            values[key] = _checked(value, depth + 1)
+def _too_deep() -> TooDeep:
+    return TooDeep(f"values within each other more than {DEPTH_MAX} deep", offset=0)
 
 
-def _checked(value: Any, depth: int) -> Any:
-    """Return a value that is a map or a list, or what stands for one that CBOR alone has."""
-    if type(value) is dict:
-        _check_map(value, depth)
-        return value
-    if type(value) is list:
+def _check(event: dict[Any, Any]) -> None:
+    """Check what an event holds, and put None where CBOR has ``undefined``."""
+    level: list[dict[Any, Any] | list[Any]] = [event]
+    for depth in count(1):
+        if not level:
+            return
         check_depth(depth)
-        for place, item in enumerate(value):
-            if type(item) not in _PLAIN:
-                value[place] = _checked(item, depth + 1)
-        return value
-    if value is _cbor2().undefined:
-        return None
-    raise CorruptData(f"a value that no event has: {value!r:.40}", offset=0)
+        level = [inner for each in level for inner in _checked(each)]
+
+
+def _checked(values: dict[Any, Any] | list[Any]) -> list[dict[Any, Any] | list[Any]]:
+    """Check the values of a map or list. Return those that are maps or lists themselves."""
+    inner: list[dict[Any, Any] | list[Any]] = []
+    places: Iterable[tuple[Any, Any]]
+    places = values.items() if isinstance(values, dict) else enumerate(values)
+    for place, value in places:
+        if isinstance(values, dict) and type(place) is not str:
+            raise CorruptData("the key of a map is not text", offset=0)
+        if type(value) in _PLAIN:
+            continue
+        if type(value) is dict or type(value) is list:
+            inner.append(value)
+        elif value is _cbor2().undefined:
+            values[place] = None
+        else:
+            raise CorruptData(f"a value that no event has: {value!r:.40}", offset=0)
+    return inner
 
 
 # --- JSON ----------------------------------------------------------------------------------------
@@ -206,11 +219,27 @@ def _decode_json(payload: Bytes) -> Any:
     if _SURROGATE_ESCAPE.search(text):
         # Half a pair is no character, and must not be mistaken for one of our surrogates. Go reads it so too.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
+    _check_json_depth(text)
     try:
         return _JSON_DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        reason = "values too deep within each other" if isinstance(error, RecursionError) else error
-        raise CorruptData(f"the payload is no JSON: {reason}", offset=0) from None
+    except RecursionError:  # of a caller that is deep itself
+        raise _too_deep() from None
+    except ValueError as error:
+        raise CorruptData(f"the payload is no JSON: {error}", offset=0) from None
+
+
+# A text without an end reaches to the last byte, so that each byte is looked at once.
+_JSON_NESTING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def _check_json_depth(text: str) -> None:
+    """Raise ``TooDeep`` before the library recurses."""
+    if text.count("{") + text.count("[") <= DEPTH_MAX:
+        return
+    depth = 0
+    for token in _JSON_NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        check_depth(depth)
 
 
 _TO_ESCAPE: Final = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029\ud800-\udfff]')
@@ -224,8 +253,42 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT_ESCAPES.get(letter) or f"\\u{ord(letter):04x}"
 
 
-def _json_of(value: Any, depth: int) -> str:
+def _json_of(value: Any) -> str:
     """Return JSON as Beats writes it: no spaces, ``<``, ``>`` and ``&`` escaped, 1.0 as 1."""
+    parts: list[str] = []
+    # Of each map and list that is being written: what is left of it, and how it ends.
+    stack: list[tuple[Iterator[tuple[str, Any]], str]] = [(iter([("", value)]), "")]
+    while stack:
+        rest, end = stack[-1]
+        for before, item in rest:
+            parts.append(before)
+            if isinstance(item, dict | list | tuple):
+                check_depth_to_write(len(stack))
+                is_map = isinstance(item, dict)
+                parts.append("{" if is_map else "[")
+                stack.append((_json_items(item), "}" if is_map else "]"))
+                break
+            parts.append(_json_scalar(item))
+        else:
+            parts.append(end)
+            stack.pop()
+    return "".join(parts)
+
+
+def _json_items(values: dict[Any, Any] | Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what stands before each value of a map or list, and the value."""
+    comma = ""
+    if isinstance(values, dict):
+        for key, item in values.items():
+            yield f"{comma}{_json_scalar(_checked_key(key))}:", item
+            comma = ","
+    else:
+        for item in values:
+            yield comma, item
+            comma = ","
+
+
+def _json_scalar(value: Any) -> str:
     match value:
         case str():
             return f'"{_TO_ESCAPE.sub(_escape, value)}"'
@@ -241,16 +304,6 @@ def _json_of(value: Any, depth: int) -> str:
             return f"[{','.join(map(str, bytes(value)))}]"
         case Timestamp():
             return f'"{value}"'
-    check_depth_to_write(depth)
-    match value:
-        case list() | tuple():
-            return f"[{','.join(_json_of(item, depth + 1) for item in value)}]"
-        case dict():
-            pairs = (
-                f"{_json_of(_checked_key(key), depth)}:{_json_of(item, depth + 1)}"
-                for key, item in value.items()
-            )
-            return f"{{{','.join(pairs)}}}"
     raise cannot_write(value)
 
 
@@ -285,7 +338,44 @@ def _decode_cbor(payload: Bytes) -> Any:
             strict_hashable_types=True,
         )
     except (cbor2.CBORError, ValueError) as error:
+        _check_cbor_depth(payload)
         raise CorruptData(f"the payload is no event in CBOR: {error}", offset=0) from None
+
+
+_ITEMS_MAX: Final = 2**20
+"""Items that are looked at to find out why a payload cannot be decoded."""
+
+_BREAK: Final = 0xFF
+_INDEFINITE: Final = 31
+
+
+def _check_cbor_depth(payload: Bytes) -> None:
+    """Raise ``TooDeep`` if that is why a payload could not be decoded: the library's error does not tell."""
+    left: list[
+        int
+    ] = []  # items that are missing of each map and list; below 0 in one without a length
+    at = 0
+    for _ in range(_ITEMS_MAX):
+        if at >= len(payload) or (at and not left):
+            return
+        head = payload[at]
+        kind, low = head & 0xE0, head & 0x1F
+        at += 1
+        width = 1 << (low - 24) if 24 <= low <= 27 else 0
+        value = int.from_bytes(payload[at : at + width], "big") if width else low
+        at += width
+        if left:
+            left[-1] -= 1
+        if kind in (_LIST, CBOR_MAP):
+            is_endless = low == _INDEFINITE
+            left.append(-1 if is_endless else value * (2 if kind == CBOR_MAP else 1))
+            check_depth(len(left))
+        elif kind in (CBOR_BYTES, _TEXT):
+            at += value
+        elif head == _BREAK and left:
+            left.pop()
+        while left and left[-1] == 0:
+            left.pop()
 
 
 _UNSIGNED, _NEGATIVE, CBOR_BYTES, _TEXT, _LIST, CBOR_MAP = 0x00, 0x20, 0x40, 0x60, 0x80, 0xA0
@@ -317,14 +407,24 @@ def cbor_head(kind: int, value: int) -> bytes:
 def encode_cbor(value: Any) -> bytes:
     """Return one value as ``encode_event`` writes it."""
     parts: list[bytes] = []
-    _write_cbor(value, parts, 1)
+    stack: list[Iterator[Any]] = [iter((value,))]  # what is left of each map and list
+    while stack:
+        for item in stack[-1]:
+            inner = _write_cbor(item, parts)
+            if inner is not None:
+                check_depth_to_write(len(stack))
+                stack.append(inner)
+                break
+        else:
+            stack.pop()
     return b"".join(parts)
 
 
-def _write_cbor(value: Any, parts: list[bytes], depth: int) -> None:
+def _write_cbor(value: Any, parts: list[bytes]) -> Iterator[Any] | None:
     """Append a value as Beats reads it: definite lengths, no tags, floats as doubles.
 
-    The library's own encoder writes infinities as half floats and knows no text that is not UTF-8.
+    Of a map or list only the head is appended, and what follows it is returned. The library's own encoder writes
+    infinities as half floats and knows no text that is not UTF-8.
     """
     match value:
         case str():
@@ -340,22 +440,24 @@ def _write_cbor(value: Any, parts: list[bytes], depth: int) -> None:
         case bytes() | bytearray() | memoryview():
             parts += (cbor_head(CBOR_BYTES, len(value)), bytes(value))
         case Timestamp():
-            _write_cbor(str(value), parts, depth)
+            return _write_cbor(str(value), parts)
         case list() | tuple():
-            check_depth_to_write(depth)
             parts.append(cbor_head(_LIST, len(value)))
-            for item in value:
-                _write_cbor(item, parts, depth + 1)
+            return iter(value)
         case dict():
-            check_depth_to_write(depth)
             parts.append(cbor_head(CBOR_MAP, len(value)))
-            for key, item in value.items():
-                if not key:
-                    raise InvalidValue("an empty key, which Beats cannot read in CBOR")
-                _write_cbor(_checked_key(key), parts, depth)
-                _write_cbor(item, parts, depth + 1)
+            return _keys_and_values(value)
         case _:
             raise cannot_write(value)
+    return None
+
+
+def _keys_and_values(values: dict[Any, Any]) -> Iterator[Any]:
+    for key, item in values.items():
+        if not key:
+            raise InvalidValue("an empty key, which Beats cannot read in CBOR")
+        yield _checked_key(key)
+        yield item
 
 
 # --- what is written -----------------------------------------------------------------------------
@@ -392,12 +494,23 @@ def _checked_key(key: object) -> str:
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def _plain(value: Any) -> Any:
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    left: list[tuple[Any, Any]] = [(values, shown)]  # maps and lists, and what they become
+    while left:
+        source, target = left.pop()
+        is_map = isinstance(source, dict)
+        for place, value in source.items() if is_map else enumerate(source):
+            plain = _plain_scalar(value)
+            if isinstance(value, dict | list | tuple):
+                plain = {} if isinstance(value, dict) else [None] * len(value)
+                left.append((value, plain))
+            target[_plain_key(str(place)) if is_map else place] = plain
+    return shown
+
+
+def _plain_scalar(value: Any) -> Any:
     match value:
-        case dict():
-            return {_plain_key(key): _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
         case str():
             return value if _is_utf8(value) else _base64(utf8_of(value))
         case bytes() | bytearray() | memoryview():

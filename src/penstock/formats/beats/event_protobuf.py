@@ -7,7 +7,7 @@ within values, so that their depth is ours to bound and not the library's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import cache
 from types import SimpleNamespace
@@ -269,25 +269,43 @@ def _parsed(messages: SimpleNamespace, kind: Any, data: bytes) -> Any:
 
 
 def _decode_struct(messages: SimpleNamespace, data: bytes, depth: int) -> dict[str, Any]:
-    check_depth(depth)
-    struct = _parsed(messages, messages.Struct, data)
-    return {
-        _text(entry.key): _decode_value(messages, entry.value, depth + 1) for entry in struct.data
-    }
+    found: dict[str, Any] = {}
+    level: list[_Unread] = [(found, data)]
+    while level:
+        check_depth(depth)
+        level = [inner for target, part in level for inner in _decode_level(messages, target, part)]
+        depth += 1
+    return found
 
 
-def _decode_value(messages: SimpleNamespace, value: Any, depth: int) -> Any:
+_Unread = tuple[dict[str, Any] | list[Any], bytes]
+"""A map or list that is still empty, and the message that fills it."""
+
+
+def _decode_level(
+    messages: SimpleNamespace, target: dict[str, Any] | list[Any], data: bytes
+) -> list[_Unread]:
+    """Fill a map or list. Return those within it, which are to be filled next."""
+    inner: list[_Unread] = []
+    if isinstance(target, dict):
+        for entry in _parsed(messages, messages.Struct, data).data:
+            target[_text(entry.key)] = _decode_value(entry.value, inner)
+    else:
+        for item in _parsed(messages, messages.ListValue, data).values:
+            target.append(_decode_value(item, inner))
+    return inner
+
+
+def _decode_value(value: Any, inner: list[_Unread]) -> Any:
     match value.WhichOneof("kind"):
         case None | "null":
             return None
         case "string":
             return _text(value.string)
-        case "struct":
-            return _decode_struct(messages, value.struct, depth)
-        case "list":
-            check_depth(depth)
-            values = _parsed(messages, messages.ListValue, value.list).values
-            return [_decode_value(messages, item, depth + 1) for item in values]
+        case "struct" | "list" as kind:
+            made: dict[str, Any] | list[Any] = {} if kind == "struct" else []
+            inner.append((made, getattr(value, kind)))
+            return made
         case "timestamp":
             return _decode_time(value.timestamp)
         case name:
@@ -324,17 +342,46 @@ def _has_shape(value: object, fields: dict[str, int]) -> bool:
     )
 
 
+class _Message:
+    """A map or list that is being written: its message, and what is left of its values."""
+
+    def __init__(self, messages: SimpleNamespace, values: dict[str, Any] | Sequence[Any]) -> None:
+        self.is_map = isinstance(values, dict)
+        self.message = messages.Struct() if self.is_map else messages.ListValue()
+        self.rest: Iterator[tuple[Any, Any]]
+        self.rest = iter(values.items() if isinstance(values, dict) else enumerate(values))
+        self.place: Any = None  # of the value that is being written
+
+    def add(self, value: Any) -> None:
+        if self.is_map:
+            self.message.data.add(key=utf8_of(self.place), value=value)
+        else:
+            self.message.values.append(value)
+
+
 def _encode_struct(messages: SimpleNamespace, values: dict[str, Any], depth: int) -> bytes:
     check_depth_to_write(depth)
-    struct = messages.Struct()
-    for key, value in values.items():
-        if not isinstance(key, str):
-            raise InvalidValue(f"a key of a map that is not text but a {type(key).__name__}")
-        struct.data.add(key=utf8_of(key), value=_encode_value(messages, value, depth + 1))
-    return _serialized(struct)
+    stack = [_Message(messages, values)]
+    while True:
+        writing = stack[-1]
+        for place, value in writing.rest:
+            if writing.is_map and not isinstance(place, str):
+                raise InvalidValue(f"a key of a map that is not text but a {type(place).__name__}")
+            writing.place = place
+            if isinstance(value, dict | list | tuple):
+                check_depth_to_write(depth + len(stack))
+                stack.append(_Message(messages, value))
+                break
+            writing.add(_encode_scalar(messages, value))
+        else:
+            data = _serialized(stack.pop().message)
+            if not stack:
+                return data
+            kind = "struct" if writing.is_map else "list"
+            stack[-1].add(messages.Value(**{kind: data}))
 
 
-def _encode_value(messages: SimpleNamespace, value: Any, depth: int) -> Any:
+def _encode_scalar(messages: SimpleNamespace, value: Any) -> Any:
     kind = messages.Value
     match value:
         case None:
@@ -351,12 +398,6 @@ def _encode_value(messages: SimpleNamespace, value: Any, depth: int) -> Any:
             return kind(float64=value)
         case str():
             return kind(string=utf8_of(value))
-        case dict():
-            return kind(struct=_encode_struct(messages, value, depth))
-        case list() | tuple():
-            check_depth_to_write(depth)
-            values = [_encode_value(messages, item, depth + 1) for item in value]
-            return kind(list=_serialized(messages.ListValue(values=values)))
         case Timestamp():
             time = messages.Timestamp(seconds=value.seconds, nanos=value.nanos)
             return kind(timestamp=time)

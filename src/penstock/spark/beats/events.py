@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import BadData
 from penstock.formats.beats.event import Event, decode_event, event_as_json
@@ -13,11 +13,19 @@ from penstock.formats.beats.frame_scan import FrameColumns, Verdict
 from penstock.formats.beats.segment import PayloadFormat
 from penstock.formats.beats.task_event import task_of
 from penstock.spark.properties import Property
+from penstock.tools.beats.reading import undecoded
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+
+class Undecoded(NamedTuple):
+    """Why the payload of a sound frame is not shown as an event."""
+
+    status: str
+    reason: str
 
 
 class Events:
@@ -28,7 +36,7 @@ class Events:
         self._frames = frames
         self._format = payload_format
         self._queue = queue
-        self._decoded: list[Event | str | None] | None = None  # text: why it is no event
+        self._decoded: list[Event | Undecoded | None] | None = None
 
     @cached_property
     def is_frame(self) -> NDArray[np.bool_]:
@@ -43,7 +51,7 @@ class Events:
         return events
 
     @property
-    def _found(self) -> list[Event | str | None]:
+    def _found(self) -> list[Event | Undecoded | None]:
         if self._decoded is None:
             frames = self._frames
             data, ends = frames.data.data, frames.payload_start + frames.payload_size
@@ -56,21 +64,21 @@ class Events:
             ]
         return self._decoded
 
-    def _decode(self, payload: memoryview) -> Event | str:
+    def _decode(self, payload: memoryview) -> Event | Undecoded:
         try:
             return decode_event(payload, self._format)
         except BadData as error:
-            return f"the checksum is right, but the payload is no event: {error.reason}"
+            return Undecoded(*undecoded(error))
 
     @cached_property
     def decoded(self) -> list[Event | None]:
         """The events; ``None`` where there is none, or it cannot be read."""
-        return [None if isinstance(found, str) else found for found in self._found]
+        return [None if isinstance(found, Undecoded) else found for found in self._found]
 
     @cached_property
-    def troubles(self) -> dict[int, str]:
+    def troubles(self) -> dict[int, Undecoded]:
         """Why payloads are no events, by row."""
-        return {row: found for row, found in enumerate(self._found) if isinstance(found, str)}
+        return {row: found for row, found in enumerate(self._found) if isinstance(found, Undecoded)}
 
     @cached_property
     def _addresses(self) -> list[tuple[str | None, int | None]]:

@@ -12,7 +12,7 @@ from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
 from penstock.formats.beats.frame_scan import FrameColumns, Verdict
 from penstock.model import INT64_MAX
 from penstock.spark import arrow
-from penstock.spark.beats.events import Events
+from penstock.spark.beats.events import Events, Undecoded
 from penstock.spark.beats.keys import key_for
 from penstock.spark.beats.planning import NUMBER_MAX, SegmentPlan, TroublesPlan, number_of
 from penstock.spark.beats.reading import read_segment, waits_from
@@ -25,7 +25,6 @@ from penstock.tools.beats.location import FAMILY
 from penstock.tools.beats.trouble import (
     BAD_CHECKSUM,
     BAD_END,
-    BAD_EVENT,
     GAP,
     GONE,
     TORN,
@@ -202,7 +201,7 @@ class _Reading:
             row = int(is_bad.argmax())
             code = int(told.frames.verdict[row])
             event = told.events.troubles.get(row)
-            status, reason = (_STATUSES[code], _REASONS[code]) if event is None else (BAD_EVENT, event)  # fmt: skip
+            status, reason = (_STATUSES[code], _REASONS[code]) if event is None else event  # fmt: skip
             offset = int(told.frames.offset[row])
             raise CorruptData(why(status, reason), path=self._plan.path, offset=offset)
 
@@ -251,9 +250,9 @@ class _Reading:
             case "properties":
                 return told.properties()
             case "status":
-                return told.words(_STATUSES, lambda _: BAD_EVENT)
+                return told.words(_STATUSES, lambda event: event.status)
             case "reason":
-                return told.words(_REASONS, lambda reason: reason)
+                return told.words(_REASONS, lambda event: event.reason)
         constants = {"source": self._source, "family": FAMILY, "path": self._plan.shown}
         return arrow.same(constants.get(name), count, kind)
 
@@ -298,7 +297,9 @@ class _Told:
                 found[row] = int(frames.offset[row]) > header.size or _is_torn(frames, row)
         return found
 
-    def words(self, meanings: Mapping[int, str | None], of_event: Callable[[str], str]) -> pa.Array:
+    def words(
+        self, meanings: Mapping[int, str | None], of_event: Callable[[Undecoded], str]
+    ) -> pa.Array:
         """Return a word for each row: by its verdict, or by what is wrong with its event."""
         import numpy as np
         import pyarrow as pa
@@ -307,8 +308,8 @@ class _Told:
         if not self.events.troubles:
             return column
         words = column.to_pylist()
-        for row, reason in self.events.troubles.items():
-            words[row] = of_event(reason)
+        for row, event in self.events.troubles.items():
+            words[row] = of_event(event)
         return pa.array(words, pa.string())
 
     def properties(self) -> pa.Array:

@@ -30,7 +30,7 @@ from penstock.tools.beats.importing import Left, read_tasks, refusing_locked
 from penstock.tools.beats.location import Location, Segment
 from penstock.tools.beats.rewriting import Rewritten, rewrite
 from penstock.tools.beats.tasks import refuse_state
-from penstock.tools.beats.trouble import NOT_ENCODABLE, Tell, Trouble
+from penstock.tools.beats.trouble import NOT_ENCODABLE, TOO_DEEP, Tell, Trouble
 from penstock.tools.beats.versions import SegmentVersion
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import new_directory, whole_directory
@@ -101,6 +101,7 @@ class Respooled(Rewritten):
     """What a conversion to a spool wrote."""
 
     left_unencodable: int = 0  # events that Beats could not read
+    left_too_deep: int = 0  # events that are nested deeper than we decode
 
 
 def respool(
@@ -132,12 +133,14 @@ def respool(
             progress=progress,
         ):
             done.left_unencodable += trouble.status == NOT_ENCODABLE
+            done.left_too_deep += trouble.status == TOO_DEEP
             tell(trouble)
     return done
 
 
-def _encoded(segment: Segment, header: Header, frame: Frame, event: Event) -> bytes | Trouble:
-    del header
+def _encoded(segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+    if isinstance(event, Trouble):
+        return event
     try:
         return encode_event(event, PayloadFormat.CBOR)
     except InvalidValue as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData, PathRefused, TruncatedData, UnsupportedVersion
+from penstock.errors import BadData, PathRefused, TooDeep, TruncatedData, UnsupportedVersion
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.event import Event, decode_event
 from penstock.formats.beats.frame import (
@@ -34,6 +34,7 @@ from penstock.tools.beats.trouble import (
     GAP,
     GONE,
     NO_KEY,
+    TOO_DEEP,
     TORN,
     UNREADABLE,
     UNSUPPORTED,
@@ -100,17 +101,24 @@ def decode_frame(segment: Segment, header: Header, frame: Frame) -> Event | Trou
     try:
         return decode_event(frame.payload, header.payload_format)
     except BadData as error:
-        reason = f"the checksum is right, but the payload is no event: {error.reason}"
+        status, reason = undecoded(error)
         return Trouble(
             segment.path,
             frame.offset,
             frame.size,
-            BAD_EVENT,
+            status,
             reason,
             segment.number,
             frame.index,
             frame.payload,
         )
+
+
+def undecoded(error: BadData) -> tuple[str, str]:
+    """Return status and reason of a frame whose checksum is right and whose event cannot be decoded."""
+    if isinstance(error, TooDeep):
+        return TOO_DEEP, f"the frame is whole, but its event has {error.reason}"
+    return BAD_EVENT, f"the checksum is right, but the payload is no event: {error.reason}"
 
 
 class _Reading:

@@ -17,6 +17,7 @@ from penstock.tools.beats.location import Location, Segment
 from penstock.tools.beats.rewriting import ROUND_LOST, Rewritten, rewrite
 from penstock.tools.beats.rows import trouble_row
 from penstock.tools.beats.tasks import refuse_state
+from penstock.tools.beats.trouble import TOO_DEEP, Trouble
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import whole_directory
 from penstock.tools.rows import Row
@@ -67,5 +68,7 @@ def _alike(header: Header) -> Header:
     return Header(header.version, 0, header.options)
 
 
-def _same(_segment: Segment, _header: Header, frame: Frame, _event: Event) -> bytes:
+def _same(_segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+    if isinstance(event, Trouble) and event.status != TOO_DEEP:
+        return event
     return frame.payload

@@ -47,7 +47,7 @@ ROUND_LOST: Final = (
 Reshape = Callable[[Header], Header]
 """Says what kind of segment a segment becomes."""
 
-Refill = Callable[[Segment, Header, Frame, Event], bytes | Trouble]
+Refill = Callable[[Segment, Frame, Event | Trouble], bytes | Trouble]
 """Says what the payload of a frame becomes, or why it is left behind."""
 
 
@@ -172,11 +172,7 @@ class _Work:
     def _frame(self, frame: Frame, reshape: Reshape, refill: Refill) -> Iterator[Trouble]:
         assert self.header is not None
         event = decode_frame(self.segment, self.header, frame)
-        refilled: bytes | Trouble
-        if isinstance(event, Trouble):
-            refilled = event
-        else:
-            refilled = refill(self.segment, self.header, frame, event)
+        refilled = refill(self.segment, frame, event)
         if isinstance(refilled, Trouble):
             yield refilled
             return

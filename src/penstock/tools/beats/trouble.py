@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PathRefused
+from penstock.formats.beats.event import DEPTH_MAX
 
 TORN: Final = "torn"  # the file ends inside a frame or its header
 BAD_CHECKSUM: Final = "bad-checksum"
@@ -15,6 +16,7 @@ GAP: Final = "gap"  # bytes that are no frame, and frames behind them
 BAD_END: Final = "bad-end"  # a whole frame, but the length at its end is another
 BAD_BODY: Final = "bad-body"  # what is compressed cannot be taken apart any further
 BAD_EVENT: Final = "bad-event"  # a whole frame whose payload is no event
+TOO_DEEP: Final = "too-deep"  # a whole frame whose event is nested deeper than we decode
 BAD_STATE: Final = "bad-state"
 OFF_BOUNDARY: Final = "off-boundary"  # the position is inside a frame, or counts others before it
 PAST_END: Final = "past-end"  # the position is behind the end of its segment
@@ -34,7 +36,7 @@ LEFT_OUT: Final = {
 }
 """Why whole events are not taken along."""
 
-_HARMLESS: Final = frozenset((PAST_END, GONE))
+_HARMLESS: Final = frozenset((PAST_END, GONE, TOO_DEEP))
 _LOSSLESS: Final = frozenset((BAD_END, BAD_STATE, OFF_BOUNDARY, *_HARMLESS))
 _SAID: Final = frozenset(
     (BAD_STATE, OFF_BOUNDARY, NO_KEY, WRONG_KEY, UNSUPPORTED, UNREADABLE, DUPLICATE)
@@ -76,6 +78,11 @@ class Trouble:
         where = f"{self.path}" if self.offset is None else f"{self.path}, offset {self.offset}"
         size = "" if self.size is None else f", {self.size} bytes"
         return f"{where}{size}: {self.reason}"
+
+
+def too_deep_words(count: int) -> str:
+    """Return a line about events that are nested deeper than we decode."""
+    return f"{count} events are nested more than {DEPTH_MAX} levels deep and were not decoded"
 
 
 Tell = Callable[[Trouble], None]

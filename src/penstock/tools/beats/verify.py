@@ -15,7 +15,7 @@ from penstock.tools.beats.location import FAMILY, Location, Segment
 from penstock.tools.beats.position import Judged, judge_position
 from penstock.tools.beats.reading import End, decode_frame, read_segment
 from penstock.tools.beats.rows import end_trouble, header_fields, position_fields, trouble_row
-from penstock.tools.beats.trouble import MISSING, Trouble
+from penstock.tools.beats.trouble import MISSING, TOO_DEEP, Trouble, too_deep_words
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rows import Row
 
@@ -28,6 +28,7 @@ class Summary:
     frames: int = 0  # good ones
     acknowledged: int = 0
     damaged: int = 0
+    too_deep: int = 0  # events that are nested deeper than we decode; their frames are good
     notes: list[str] = field(default_factory=list)  # what is odd and no damage
     judged: Judged | None = None
 
@@ -49,8 +50,12 @@ def verify(
         if trouble.is_damage:
             summary.damaged += 1
             yield trouble_row(trouble)
+        elif trouble.status == TOO_DEEP:
+            summary.too_deep += 1
         else:
             summary.notes.append(trouble.words)
+    if summary.too_deep:
+        summary.notes.append(too_deep_words(summary.too_deep))
 
 
 def inspect(location: Location, *, key: bytes | None, progress: Progress = no_progress) -> Row:
