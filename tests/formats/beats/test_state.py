@@ -74,10 +74,14 @@ def test_a_version_that_we_do_not_know_is_refused() -> None:
         decode_state(bytes(19))
 
 
-def test_a_state_of_version_0_is_written_as_version_1() -> None:
-    state = decode_state(bytes(4) + b"\5" + bytes(7) + b"\x10" + bytes(7))
+def test_a_state_of_version_0_is_written_as_it_was_read() -> None:
+    data = bytes(4) + b"\5" + bytes(7) + b"\x10" + bytes(7)
+    state = decode_state(data)
     assert state == State(Position(5, 20, 0), version=0)
-    assert decode_state(encode_state(state)) == State(Position(5, 20, 0))
+    assert encode_state(state) == data
+    assert encode_state(State(Position(5, 0, 0), version=0)) == data[:12] + bytes(8)
+    with pytest.raises(InvalidValue):
+        State(Position(5), version=0, sending=Position(6))
 
 
 def test_an_offset_beyond_64_bits_can_be_read_but_not_written() -> None:

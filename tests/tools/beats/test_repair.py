@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -12,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PathRefused
-from penstock.formats.beats.segment import Header, Options, decode_header
+from penstock.formats.beats.frame import Frame, encode_frames, read_frames
+from penstock.formats.beats.segment import Header, Options, decode_header, encode_header
 from penstock.formats.beats.state import Position, State, decode_state, encode_state
 from penstock.tools.beats.dump import dump
 from penstock.tools.beats.location import resolve
 from penstock.tools.beats.repair import Repaired, repair
 from penstock.tools.beats.tasks import tasks
 from penstock.tools.beats.verify import Summary, verify
+from support.beats_golden import shown, unpacked
 from support.beats_spools import (
     BAD_END,
     BAD_PAYLOAD,
@@ -34,7 +37,7 @@ from support.beats_spools import (
     spool,
     stored,
 )
-from support.damage import random_damage
+from support.damage import overwritten, random_damage
 
 Row = dict[str, Any]
 
@@ -135,8 +138,60 @@ def test_what_was_on_its_way_is_carried_over_only_where_it_was(tmp_path: Path) -
         assert result.is_round_lost == (expected != state)
 
 
-def test_a_position_of_version_0_becomes_version_1(tmp_path: Path) -> None:
-    path = spool(tmp_path / "queue", {0: VECTORS["v0_json"]}, VECTORS["state_v0"])
+def position_of_7_13(state: bytes) -> tuple[int, int] | None:
+    """Return segment and offset as Beats 7.13 reads them; ``None``: it starts at the oldest segment again."""
+    if len(state) < 20 or state[:4] != bytes(4):
+        return None
+    segment, offset = struct.unpack_from("<QQ", state, 4)
+    return segment, 4 + offset
+
+
+@pytest.mark.parametrize("name", ["v0-json", "v0-json-unacked", "v0-kill"])
+def test_beats_7_13_does_not_send_everything_again_after_a_repair(
+    tmp_path: Path, name: str
+) -> None:
+    case, out = unpacked(name, tmp_path / "case"), tmp_path / "out"
+    before = (case.queue / "state.dat").read_bytes()
+    check(case.queue, out)
+    after = (out / "state.dat").read_bytes()
+    assert len(after) == 20
+    assert position_of_7_13(after) == (position_of_7_13(before) or (0, 4))
+    assert [shown(row["event"]) for row in waiting(out)] == case.truth
+
+
+def test_a_position_of_version_0_follows_its_event_when_damage_is_left_behind(
+    tmp_path: Path,
+) -> None:
+    data = VECTORS["v0_json"]
+    whole = [frame.payload for frame in read_frames(data[4:], 4) if isinstance(frame, Frame)]
+    damaged = encode_header(Header(0, 0)) + overwritten(encode_frames([whole[0]]), 20, b"!")
+    state = encode_state(State(Position(0, len(damaged) + len(data) - 4 - 201), version=0))
+    path = spool(tmp_path / "queue", {0: damaged + data[4:]}, state)
+    rows, _ = repaired(path, tmp_path / "out")
+    assert [row["status"] for row in rows] == ["bad-checksum"]
+    assert (tmp_path / "out" / "state.dat").read_bytes() == VECTORS["state_v0"]
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        {0: VECTORS["v0_json"], 1: VECTORS["v1_cbor"]},
+        {0: VECTORS["v0_json"], 1: VECTORS["v2_cbor"]},
+    ],
+    ids=["7.14", "8.4"],
+)
+def test_a_directory_that_a_later_beats_went_on_with_gets_a_position_of_version_1(
+    tmp_path: Path, segments: dict[int | str, bytes]
+) -> None:
+    path = spool(tmp_path / "queue", segments, VECTORS["state_v0"])
+    check(path, tmp_path / "out")
+    assert (tmp_path / "out" / "state.dat").read_bytes() == stored(0, 116, 1)
+
+
+def test_a_position_of_version_1_stays_one_where_all_segments_are_of_version_0(
+    tmp_path: Path,
+) -> None:
+    path = spool(tmp_path / "queue", {0: VECTORS["v0_json"]}, stored(0, 116, 1))
     check(path, tmp_path / "out")
     assert (tmp_path / "out" / "state.dat").read_bytes() == stored(0, 116, 1)
 

@@ -18,10 +18,12 @@ from penstock.formats.beats.segment import UINT32, Header
 from penstock.model import UINT64_MAX
 
 VERSION: Final = 1
-"""What is written; version 0 is read too."""
+"""What is written, except for a queue of the releases that know only version 0: Beats 7.10 to 7.13."""
 
 _VERSION_0: Final = Struct("<IQQ")
 _VERSION_1: Final = Struct("<IQQQ")
+# Version 0 counts from the end of the header, and segments of that time are of version 0 as well.
+_HEADER_SIZE_0: Final = Header(0, 0).size
 _TRAILER: Final = Struct("<8sQQQ")
 _MARKER: Final = b"PENSTOCK"
 _CHECKED_SIZE: Final = _VERSION_1.size + _TRAILER.size
@@ -42,18 +44,26 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the file says."""
+    """What the file says. Raises ``InvalidValue`` for what its version cannot say."""
 
     position: Position  # of the oldest frame that is not acknowledged
-    version: int = VERSION  # that it was read from; version 0 knows no index, which is 0 then
+    version: int = VERSION  # of the file; version 0 knows no index, which is 0 when it was read
     sending: Position | None = None  # how far frames were on their way when this was written; ours
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.version <= VERSION or (self.version == 0 and self.sending is not None):
+            raise InvalidValue(f"a state of version {self.version} cannot say this")
 
 
 def encode_state(state: State) -> bytes:
-    """Return the bytes of version 1, whatever version the state was read from.
+    """Return the bytes of the state's version; version 0 leaves out the index.
 
     With ``sending``, our trailer follows. Raises ``InvalidValue`` for a place beyond 64 bits.
     """
+    if state.version == 0:
+        _check_width(state.position)
+        offset = max(0, state.position.offset - _HEADER_SIZE_0)
+        return _VERSION_0.pack(0, state.position.segment, offset)
     data = _pack(_VERSION_1, VERSION, state.position)
     if state.sending is None:
         return data
@@ -84,8 +94,7 @@ def decode_state(data: Bytes) -> State:
         )
     if version == 0:
         _, segment, offset = form.unpack_from(data)
-        # It counts from the end of the header, and segments of that time are of version 0 as well.
-        return State(Position(segment, Header(0, 0).size + offset, 0), version)
+        return State(Position(segment, _HEADER_SIZE_0 + offset, 0), version)
     _, segment, offset, index = form.unpack_from(data)
     return State(Position(segment, offset, index), version, _decode_trailer(data))
 
@@ -98,7 +107,11 @@ def _decode_trailer(data: Bytes) -> Position | None:
     return Position(segment, offset, index) if marker == _MARKER and fits else None
 
 
-def _pack(form: Struct, front: int | bytes, position: Position) -> bytes:
+def _check_width(position: Position) -> None:
     if max(position.offset, position.index) > UINT64_MAX:
         raise InvalidValue(f"a place beyond 64 bits: {position.offset}, {position.index}")
+
+
+def _pack(form: Struct, front: int | bytes, position: Position) -> bytes:
+    _check_width(position)
     return form.pack(front, position.segment, position.offset, position.index)

@@ -22,7 +22,7 @@ from penstock.formats.beats.segment import (
     encode_header,
     segment_name,
 )
-from penstock.formats.beats.state import Position, State, encode_state
+from penstock.formats.beats.state import VERSION, Position, State, encode_state
 from penstock.storage.files import File, read_whole, replace_file
 from penstock.storage.spool_segments import new_iv
 from penstock.tools.beats.location import Location, Segment
@@ -58,6 +58,7 @@ class Rewritten:
     segments: int = 0
     frames: int = 0
     mended: int = 0  # frames whose length at the end was wrong
+    versions: set[int] = field(default_factory=set)  # of the segments
     position: Position | None = None
     is_round_lost: bool = (
         False  # whether something was on its way to a node that will be sent as if it were new
@@ -106,8 +107,18 @@ def rewrite(
     if location.kind == "spool":
         result.position = carried[0].new
         sending = _sending(location, carried, new, result)
-        state = State(position=result.position, sending=sending)
+        version = _state_version(location, result)
+        state = State(position=result.position, version=version, sending=sending)
         replace_file(FILES, new / STATE_NAME, [encode_state(state)])
+
+
+def _state_version(location: Location, result: Rewritten) -> int:
+    """Return the version of the position's file. Beats 7.10 to 7.13, which write segments of version 0, know only 0.
+
+    They take another version for no position at all and send everything again.
+    """
+    is_old = location.state is None or location.state.version == 0
+    return 0 if is_old and result.versions == {0} else VERSION
 
 
 def _sending(
@@ -166,7 +177,9 @@ class _Work:
     def _opened(self, reshape: Reshape) -> NewSegment:
         if self.new is None:
             assert self.header is not None
-            self.new = NewSegment(self.path, reshape(self.header), key=self.key)
+            header = reshape(self.header)
+            self.result.versions.add(header.version)
+            self.new = NewSegment(self.path, header, key=self.key)
         return self.new
 
     def _frame(self, frame: Frame, reshape: Reshape, refill: Refill) -> Iterator[Trouble]:
