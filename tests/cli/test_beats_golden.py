@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,78 @@ def test_a_wrong_key_is_refused_and_changes_nothing(
 
 def contents(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.glob("*.seg")}
+
+
+# --- written again with every option -------------------------------------------------------------
+
+FORMS = [
+    [*serialization, *compress, *encrypt]
+    for serialization in (["--serialization", "cbor"], ["--serialization", "protobuf"])
+    for compress in ([], ["--compress"])
+    for encrypt in ([], ["--encrypt"])
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [(name, FORMS[number % len(FORMS)]) for number, name in enumerate(CASES)]
+    + [("v2-plain", flags) for flags in FORMS],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_every_case_converted_with_options_of_version_2_gives_its_truth(
+    name: str, flags: list[str], tmp_path: Path
+) -> None:
+    case, out = unpacked(name, tmp_path), tmp_path / "out"
+    (tmp_path / "key").write_bytes(case.key or bytes(16))
+    key: list[str | Path] = []
+    if case.key is not None or "--encrypt" in flags:
+        key = ["--key-file", tmp_path / "key"]
+    outcome = penstock("convert", case.queue, "--to", "beats-2", "--out", out, *flags, *key)
+    row = outcome.rows[0]
+    assert (outcome.code, row["left_unencodable"]) == (0, 0)
+    expected = {"--encrypt": "encrypted", "--compress": "compressed", "protobuf": "protobuf"}
+    options = [words for flag, words in expected.items() if flag in flags]
+    inspected = penstock("inspect", out, *key).rows[0]
+    assert (row["options"], inspected["damage"]) == (options, [])
+    assert not inspected["segments"] or inspected["options"] == sorted(options)
+    assert inspected["version"] in ([], [2])
+    listed = penstock("tasks", out, *key)
+    rows = [parsed(line)["event"] for line in listed.out.split("\n") if line]
+    truth = case.truth
+    if "protobuf" in flags:  # which has no flags
+        truth = [re.sub(r'"flags": [0-9]+', '"flags": 0', event) for event in truth]
+    assert [shown(event) for event in rows] == truth
+
+
+def test_a_key_named_for_a_spool_without_encryption_encrypts_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = unpacked("v2-two-runs", tmp_path)
+    (tmp_path / "key").write_bytes(bytes(16))
+    key = ["--key-file", tmp_path / "key"]
+    outcome = penstock("convert", case.queue, "--to", "beats-2", "--out", tmp_path / "1", *key)
+    assert outcome.rows[0]["options"] == ["encrypted"]
+    # A key that opens the source does not: without --encrypt a spool is decrypted.
+    outcome = penstock("convert", tmp_path / "1", "--to", "beats-2", "--out", tmp_path / "2", *key)
+    assert outcome.rows[0]["options"] == []
+    # Nor does one that is only in the environment.
+    monkeypatch.setenv("PENSTOCK_SPOOL_KEY", bytes(16).hex())
+    outcome = penstock("convert", case.queue, "--to", "beats-2", "--out", tmp_path / "3")
+    assert outcome.rows[0]["options"] == []
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--to", "beats-2", "--encrypt"],
+        ["--to", "beats-2", "--serialization", "json"],
+        ["--to", "beats-1", "--compress"],
+        ["--to", "taskflux-3", "--serialization", "cbor"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_mean_nothing_are_refused(flags: list[str], tmp_path: Path) -> None:
+    case = unpacked("v2-two-runs", tmp_path)
+    outcome = penstock("convert", case.queue, "--out", tmp_path / "out", *flags)
+    assert outcome.code == 2
+    assert not (tmp_path / "out").exists()

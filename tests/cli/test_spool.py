@@ -87,7 +87,21 @@ def test_json_lines_go_in_as_tail_and_tasks_print_them(spool: Path, node: NodePr
     assert b64decode(event["fields"]["payload"]["base64"]) == b"a"
 
 
-@pytest.mark.parametrize("flags", [["--compress"], ["--encrypt"], ["--compress", "--encrypt"]])
+PROTOBUF = ["--serialization", "protobuf"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--compress"],
+        ["--encrypt"],
+        ["--compress", "--encrypt"],
+        ["--serialization", "cbor"],
+        PROTOBUF,
+        [*PROTOBUF, "--compress", "--encrypt"],
+    ],
+    ids=" ".join,
+)
 def test_a_spool_is_written_as_it_is_asked_to(
     spool: Path, tmp_path: Path, node: NodeProcess, queue: str, flags: list[str]
 ) -> None:
@@ -97,12 +111,24 @@ def test_a_spool_is_written_as_it_is_asked_to(
     outcome = penstock("spool", "put", spool, "--queue", queue, *flags, *keys, *["telling"] * 30)
     assert (outcome.code, outcome.err) == (0, "")
     data = (spool / "0.seg").read_bytes()
-    assert (b"telling" in data) == ("--encrypt" not in flags)
+    is_readable = "--encrypt" not in flags and "protobuf" not in flags  # which has base64
+    assert (b"telling" in data) == is_readable
+    options = penstock("inspect", spool, *keys).rows[0]["options"]
+    assert ("protobuf" in options) == ("protobuf" in flags)
     assert stat(spool, *keys)["waiting"] == 30
     assert len(penstock("spool", "tail", spool, *keys).rows) == 30
     outcome = penstock("spool", "drain", spool, "--to", node.address, *keys)
     assert (outcome.code, outcome.rows[0]["sent"]) == (0, 30)
     assert held(node, queue) == [(0, b"telling")] * 30
+
+
+def test_a_key_that_is_named_encrypts_what_is_put(spool: Path, tmp_path: Path) -> None:
+    """A named key without --encrypt was used to read only, and the tasks were written in the clear."""
+    (tmp_path / "key").write_bytes(os.urandom(16))
+    key = ["--key-file", str(tmp_path / "key")]
+    assert penstock("spool", "put", spool, "--queue", "q", *key, "telling").code == 0
+    assert b"telling" not in (spool / "0.seg").read_bytes()
+    assert penstock("spool", "tail", spool, *key).rows[0]["queue"] == "q"
 
 
 def test_what_the_node_refuses_is_kept_and_told(

@@ -190,6 +190,22 @@ def test_a_spool_can_be_compressed_and_encrypted(
     assert payloads_in(node, queue) == [b"secret"] * 50
 
 
+def test_a_spool_can_be_written_in_protobuf(node: NodeProcess, queue: str, tmp_path: Path) -> None:
+    payloads = [b"", b"text", bytes(range(256))]
+    with penstock.connect(
+        node.address, spool=tmp_path / "spool", spool_serialization="protobuf"
+    ) as client:
+        client.enqueue_many(queue, payloads, keys=[1, 2, 3])
+        client.enqueue(queue, b"last", key=4)
+        assert client.flush(PATIENCE)
+    assert (
+        decode_header((tmp_path / "spool" / "0.seg").read_bytes()[:12]).options == Options.PROTOBUF
+    )
+    assert payloads_in(node, queue) == [*payloads, b"last"]
+    with pytest.raises(InvalidValue):
+        penstock.connect(node.address, spool=tmp_path / "other", spool_serialization="json")
+
+
 # --- what is refused ---
 
 

@@ -8,16 +8,31 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from penstock.cli.families import Asked, Format, Row, Sending, left_fields, queue_asked, written
+import typer
+
+from penstock.cli.families import (
+    CBOR,
+    Asked,
+    Format,
+    Row,
+    Sending,
+    left_fields,
+    queue_asked,
+    written,
+)
+from penstock.errors import InvalidValue
+from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
-from penstock.tools.beats.convert import convert, respool
+from penstock.storage.spool_values import NEEDS_KEY
+from penstock.tools.beats.convert import convert, is_encrypted, respool
 from penstock.tools.beats.dump import dump
 from penstock.tools.beats.importing import Left, read_requests
 from penstock.tools.beats.location import FAMILY, Location
 from penstock.tools.beats.repair import Repaired, repair
 from penstock.tools.beats.rewriting import ROUND_LOST
+from penstock.tools.beats.rows import option_names
 from penstock.tools.beats.tasks import tasks
 from penstock.tools.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
 from penstock.tools.beats.verify import Summary, inspect, verify
@@ -31,9 +46,11 @@ NOTES_MAX: Final = 10
 class BeatsFiles:
     """A spool: the directory of Beats' disk queue, or of ours; or one file of it."""
 
-    def __init__(self, location: Location, key: bytes | None) -> None:
+    def __init__(self, location: Location, key: bytes | None, *, is_key_named: bool) -> None:
+        """``is_key_named``: the key was given by a flag, and is not just in the environment."""
         self.location = location
         self.key = key
+        self._is_key_named = is_key_named
         self.words: list[str] = []
         self.is_damaged = False
         self._damaged = 0  # places, as they are told
@@ -100,16 +117,43 @@ class BeatsFiles:
 
     def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
         if isinstance(to, SegmentVersion):
-            asked.refuse_others((), "Beats'")
-            row = self._respool(to, out, progress)
+            row = self._respool(to, out, self._options(to, asked), progress)
         else:
             asked.refuse_others(("queue",), "Beats'")
             row = self._convert(to, out, asked, progress)
         self._judge()
         return row
 
-    def _respool(self, to: SegmentVersion, out: Path, progress: Progress) -> Row:
-        done = respool(self.location, to, out, key=self.key, tell=self._tell, progress=progress)
+    def _options(self, to: SegmentVersion, asked: Asked) -> Options:
+        """Return the options of the segments to write. Raises ``typer.BadParameter``."""
+        if to is SegmentVersion.ONE:
+            asked.refuse_others((), "for Beats 7.14 to 8.3")
+            return NO_OPTIONS
+        asked.refuse_others(("serialization", "compress", "encrypt"), "Beats'")
+        # A key that opens nothing can only be meant for what is written.
+        is_for_writing = self._is_key_named and not is_encrypted(self.location)
+        is_to_be_encrypted = asked.encrypt or is_for_writing
+        if is_to_be_encrypted and self.key is None:
+            raise typer.BadParameter(NEEDS_KEY, param_hint="--encrypt")
+        try:
+            return segment_options(
+                serialization=asked.serialization or CBOR,
+                compress=asked.compress,
+                encrypt=is_to_be_encrypted,
+            )
+        except InvalidValue as error:
+            raise typer.BadParameter(str(error), param_hint="--serialization") from None
+
+    def _respool(self, to: SegmentVersion, out: Path, options: Options, progress: Progress) -> Row:
+        done = respool(
+            self.location,
+            to,
+            out,
+            key=self.key,
+            options=options,
+            tell=self._tell,
+            progress=progress,
+        )
         self.is_damaged = self.is_damaged or done.left_too_deep > 0
         if done.is_round_lost:
             self.words.append(ROUND_LOST)
@@ -120,6 +164,7 @@ class BeatsFiles:
         return {
             "family": FAMILY,
             "version": int(to),
+            "options": option_names(options),
             "path": str(out),
             "segments": done.segments,
             "frames": done.frames,

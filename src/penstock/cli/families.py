@@ -100,6 +100,21 @@ PasswordFileOption = Annotated[
         help="Beats: the password that the key is derived from.",
     ),
 ]
+CBOR: Final = "cbor"
+"""The serialization of spools where none is asked for."""
+
+SerializationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--serialization",
+        metavar="FORM",
+        help=f"Spools: events as {CBOR} or protobuf; else {CBOR}.",
+    ),
+]
+CompressOption = Annotated[bool, typer.Option("--compress", help="Spools: write with LZ4.")]
+EncryptOption = Annotated[
+    bool, typer.Option("--encrypt", help="Spools: write encrypted, with the key that is given.")
+]
 FilesGenerationOption = Annotated[
     int | None,
     typer.Option(
@@ -131,6 +146,9 @@ class Asked:
     include_expired: bool = False
     as_of: str | None = None
     properties: str | None = None
+    serialization: str | None = None
+    compress: bool = False
+    encrypt: bool = False
 
     def refuse_others(self, known: tuple[str, ...], whose: str) -> None:
         """Raise ``typer.BadParameter`` if something is asked for that is not known."""
@@ -189,6 +207,11 @@ class Keys:
     key_file: Path | None = None
     password_file: Path | None = None
 
+    @property
+    def are_named(self) -> bool:
+        """Whether a key was named by a flag, and not only left in the environment."""
+        return self.key_file is not None or self.password_file is not None
+
     def read(self) -> bytes | None:
         """Return the key, or ``None``. Raises ``InvalidValue`` or ``PathMissing``."""
         from penstock.tools.beats.keys import read_key
@@ -215,7 +238,7 @@ def source_at(path: Path, keys: Keys, generation: int | None = None) -> Source:
         _refuse_generation(generation, "Beats'")
         from penstock.cli.beats_files import BeatsFiles  # needs libraries that not everybody has
 
-        return BeatsFiles(beats_location.resolve(path), keys.read())
+        return BeatsFiles(beats_location.resolve(path), keys.read(), is_key_named=keys.are_named)
     wanted = None if generation is None else Generation(generation)
     target = taskflux_target.resolve(path, wanted)
     keys.refuse("TaskFlux's")

@@ -12,12 +12,15 @@ from penstock.cli.families import (
     FORMATS,
     Asked,
     AsOfOption,
+    CompressOption,
+    EncryptOption,
     ExpiredOption,
     FilesGenerationOption,
     KeyFileOption,
     Keys,
     PasswordFileOption,
     PropertiesOption,
+    SerializationOption,
     TransientOption,
     VhostOption,
     source_at,
@@ -244,6 +247,9 @@ def convert(
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
     properties: PropertiesOption = None,
+    serialization: SerializationOption = None,
+    compress: CompressOption = False,
+    encrypt: EncryptOption = False,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
@@ -251,13 +257,15 @@ def convert(
     """Write PATH in another generation into a new directory; refuse what that one cannot hold.
 
     What a RabbitMQ node holds, or a spool of Beats, becomes a directory that a node of ours serves. A spool also becomes
-    one that Beats reads.
+    one that Beats reads: with beats-2 as --serialization, --compress and --encrypt say. A key that is named for a spool
+    without encrypted segments encrypts what is written.
 
     \b
     Examples:
       penstock convert old --to taskflux-3 --out new
       penstock convert node --to taskflux-2 --out second
       penstock convert rabbit --to taskflux-3 --out moved
+      penstock convert diskqueue --to beats-2 --serialization protobuf --compress --out packed
     """
     if to not in FORMATS:
         raise typer.BadParameter(
@@ -271,6 +279,9 @@ def convert(
         include_expired=include_expired,
         as_of=as_of,
         properties=properties,
+        serialization=serialization,
+        compress=compress,
+        encrypt=encrypt,
     )
     source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
     with bar(source.size, "converting") as shown:

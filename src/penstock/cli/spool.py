@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.connection import RETRY_SECONDS
-from penstock.cli.families import KeyFileOption, Keys, PasswordFileOption
+from penstock.cli.families import (
+    CBOR,
+    CompressOption,
+    EncryptOption,
+    KeyFileOption,
+    Keys,
+    PasswordFileOption,
+    SerializationOption,
+)
 from penstock.cli.output import Exit, emit, say
 from penstock.cli.paths import new_directory
 from penstock.cli.task_input import STDIN, Feed, Reading, Shape, of_arguments
@@ -51,10 +59,6 @@ SegmentSizeOption = Annotated[
 ]
 WhenFullOption = Annotated[
     str, typer.Option("--when-full", metavar="HOW", help="block, refuse or drop-oldest.")
-]
-CompressOption = Annotated[bool, typer.Option("--compress", help="Write with LZ4.")]
-EncryptOption = Annotated[
-    bool, typer.Option("--encrypt", help="Write encrypted, with the key of --key-file.")
 ]
 
 
@@ -116,6 +120,7 @@ def put(
     max_size: MaxSizeOption = SIZE,
     segment_size: SegmentSizeOption = None,
     when_full: WhenFullOption = "refuse",
+    serialization: SerializationOption = None,
     compress: CompressOption = False,
     encrypt: EncryptOption = False,
     key_file: KeyFileOption = None,
@@ -123,11 +128,14 @@ def put(
 ) -> None:
     """Put tasks in a spool, from where they are drained to a node; each is durable once it is counted.
 
+    With --key-file or --password-file, tasks are written encrypted.
+
     \b
     Examples:
       penstock spool put spool --queue orders "write the invoice" "send the invoice"
       seq 1000 | penstock spool put spool --queue orders --key 5
       penstock tasks old | penstock spool put spool --json --compress
+      penstock spool put shipper --queue orders --serialization protobuf "call the bank"
     """
     from penstock.spooling.settings import spool_settings
 
@@ -135,14 +143,16 @@ def put(
         raise typer.BadParameter("--json reads stdin; give no payloads")
     if queue is None and not json:
         raise typer.BadParameter("name the queue; '' is the default queue", param_hint="--queue")
+    keys = Keys(key_file=key_file, password_file=password_file)
     with _usage():
         settings = spool_settings(
             size=max_size,
             segment_size=segment_size,
             when_full=when_full,
+            serialization=serialization or CBOR,
             compress=compress,
-            key=_key(key_file, password_file),
-            encrypt=encrypt,
+            key=keys.read(),
+            encrypt=encrypt or keys.are_named,
         )
     reading = Reading([STDIN], Shape.ROWS if json else Shape.LINES, queue=queue, key=key)
     if payloads:
@@ -176,7 +186,9 @@ def _put(
         keys, payloads = (task.key for task in first), (task.payload for task in second)
         for batch in cut(payloads, key=0, keys=keys):
             with _usage():
-                events = encode_batch(queue, batch, delay=delay, ttl=ttl)
+                events = encode_batch(
+                    queue, batch, delay=delay, ttl=ttl, payload_format=spool.settings.payload_format
+                )
             for part in fitting(events, spool.settings.publication_max):
                 spool.publish(part)
                 counts[queue] += len(part)

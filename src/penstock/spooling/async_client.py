@@ -16,7 +16,7 @@ from penstock.client.asynchronous import AsyncClient
 from penstock.client.batches import BATCH_COUNT_MAX, BATCH_SIZE_MAX, cut
 from penstock.client.values import checked_key, checked_payload
 from penstock.errors import PenstockError
-from penstock.spooling.client import SpoolClient, encode_batch, fitting
+from penstock.spooling.client import SpoolClient, fitting
 from penstock.storage.spool import SpoolStat
 
 WAITERS_MAX: Final = 8
@@ -71,7 +71,7 @@ class AsyncSpoolClient:
         ``InvalidValue``, ``StorageFailed`` if the disk failed, and the error that stopped the forwarding, if one did.
         """
         batch = [checked_key(key)], [checked_payload(payload)]
-        await self._publish(encode_batch(queue, batch, delay=delay, ttl=ttl))
+        await self._publish(self._opened.encode(queue, batch, delay=delay, ttl=ttl))
 
     async def enqueue_many(
         self,
@@ -91,7 +91,7 @@ class AsyncSpoolClient:
         spooled = 0
         try:
             for batch in cut(payloads, key=key, keys=keys):
-                events = encode_batch(queue, batch, delay=delay, ttl=ttl)
+                events = self._opened.encode(queue, batch, delay=delay, ttl=ttl)
                 for part in fitting(events, self._opened.size_max):
                     await self._publish(part)
                     spooled += len(part)

@@ -17,6 +17,7 @@ from penstock.client.retries import checked_seconds
 from penstock.client.values import checked_key, checked_payload, checked_queue, optional_ms
 from penstock.errors import InvalidValue, PenstockError, StorageError
 from penstock.formats.beats.frame import FRAMING
+from penstock.formats.beats.segment import PayloadFormat
 from penstock.formats.beats.task_event import encode_tasks
 from penstock.model import QueueName
 from penstock.spooling.forwarder import Forwarder
@@ -93,7 +94,7 @@ class SpoolClient:
         ``InvalidValue``, ``StorageFailed`` if the disk failed, and the error that stopped the forwarding, if one did.
         """
         batch = [checked_key(key)], [checked_payload(payload)]
-        self.publish(encode_batch(queue, batch, delay=delay, ttl=ttl))
+        self.publish(self.encode(queue, batch, delay=delay, ttl=ttl))
 
     def enqueue_many(
         self,
@@ -113,13 +114,20 @@ class SpoolClient:
         spooled = 0
         try:
             for batch in cut(payloads, key=key, keys=keys):
-                events = encode_batch(queue, batch, delay=delay, ttl=ttl)
+                events = self.encode(queue, batch, delay=delay, ttl=ttl)
                 for part in fitting(events, self.size_max):
                     self.publish(part)
                     spooled += len(part)
         except PenstockError as error:
             failures.carry(error, spooled=spooled)
             raise
+
+    def encode(
+        self, queue: str, batch: Batch, *, delay: float | None, ttl: float | None
+    ) -> list[bytes]:
+        """Internal: return tasks as events of this spool. Raises ``InvalidValue``."""
+        payload_format = self._spool.settings.payload_format
+        return encode_batch(queue, batch, delay=delay, ttl=ttl, payload_format=payload_format)
 
     def publish(self, events: list[bytes]) -> None:
         """Internal: return when encoded events are durable."""
@@ -193,7 +201,12 @@ class SpoolClient:
 
 
 def encode_batch(
-    queue: str, batch: Batch, *, delay: float | None, ttl: float | None
+    queue: str,
+    batch: Batch,
+    *,
+    delay: float | None,
+    ttl: float | None,
+    payload_format: PayloadFormat,
 ) -> list[bytes]:
     """Return tasks as events of now. Raises ``InvalidValue``."""
     keys, payloads = batch
@@ -204,6 +217,7 @@ def encode_batch(
         timestamp=time.time_ns(),
         delay_ms=optional_ms(delay, "delay"),
         ttl_ms=optional_ms(ttl, "ttl"),
+        payload_format=payload_format,
     )
 
 

@@ -33,6 +33,7 @@ class SpoolOptions(TypedDict, total=False):
     spool_segment_size: int | None
     spool_when_full: str
     spool_patience: float | None
+    spool_serialization: str
     spool_compress: bool
     spool_key: bytes | None
     spool_others: str | None
@@ -72,6 +73,7 @@ def connect(
     spool_segment_size: int | None = None,
     spool_when_full: str = "block",
     spool_patience: float | None = None,
+    spool_serialization: str = "cbor",
     spool_compress: bool = False,
     spool_key: bytes | None = None,
     spool_others: str | None = None,
@@ -90,9 +92,9 @@ def connect(
     node (docs/spool.md). ``spool_size``: bytes that the spool may use, 1 GiB by default.
     ``spool_segment_size``: bytes per file, a tenth of ``spool_size`` by default. ``spool_when_full``:
     ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
-    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_compress``: compress with LZ4.
-    ``spool_key``: 16 bytes; encrypt with this key. ``spool_others``: the queue for events in the directory that
-    Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
+    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_serialization``: ``"cbor"``, or
+    ``"protobuf"`` for programs that expect it. ``spool_compress``: compress with LZ4. ``spool_key``: 16 bytes;
+    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
     ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
     options = SpoolOptions(
@@ -100,6 +102,7 @@ def connect(
         spool_segment_size=spool_segment_size,
         spool_when_full=spool_when_full,
         spool_patience=spool_patience,
+        spool_serialization=spool_serialization,
         spool_compress=spool_compress,
         spool_key=spool_key,
         spool_others=spool_others,
@@ -146,6 +149,7 @@ def connect_async(
     spool_segment_size: int | None = None,
     spool_when_full: str = "block",
     spool_patience: float | None = None,
+    spool_serialization: str = "cbor",
     spool_compress: bool = False,
     spool_key: bytes | None = None,
     spool_others: str | None = None,
@@ -164,9 +168,9 @@ def connect_async(
     node (docs/spool.md). ``spool_size``: bytes that the spool may use, 1 GiB by default.
     ``spool_segment_size``: bytes per file, a tenth of ``spool_size`` by default. ``spool_when_full``:
     ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
-    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_compress``: compress with LZ4.
-    ``spool_key``: 16 bytes; encrypt with this key. ``spool_others``: the queue for events in the directory that
-    Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
+    ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_serialization``: ``"cbor"``, or
+    ``"protobuf"`` for programs that expect it. ``spool_compress``: compress with LZ4. ``spool_key``: 16 bytes;
+    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
     ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
     from penstock.client.asynchronous import client_of
@@ -178,6 +182,7 @@ def connect_async(
         spool_segment_size=spool_segment_size,
         spool_when_full=spool_when_full,
         spool_patience=spool_patience,
+        spool_serialization=spool_serialization,
         spool_compress=spool_compress,
         spool_key=spool_key,
         spool_others=spool_others,
@@ -241,6 +246,7 @@ def _open_spool(
         size=options["spool_size"],
         segment_size=options["spool_segment_size"],
         when_full=options["spool_when_full"],
+        serialization=options["spool_serialization"],
         compress=options["spool_compress"],
         key=options["spool_key"],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidValue
-from penstock.formats.beats.segment import Options
+from penstock.formats.beats.segment import PayloadFormat, segment_options
 from penstock.storage.spool import SpoolSettings, WhenFull
 
 
@@ -17,6 +17,7 @@ def spool_settings(
     compress: bool,
     key: bytes | None,
     encrypt: bool | None = None,
+    serialization: str = PayloadFormat.CBOR,
 ) -> SpoolSettings:
     """Return settings of a spool; with a key it is encrypted, unless said otherwise. Raises ``InvalidValue``."""
     _check_size(size, "spool_size")
@@ -26,11 +27,11 @@ def spool_settings(
         raise InvalidValue(f"spool_when_full is one of {', '.join(WhenFull)}, not {when_full!r}")
     if key is not None and not isinstance(key, bytes):
         raise InvalidValue("a key is bytes; read them from where they are kept")
-    options = Options(0)
-    if compress:
-        options |= Options.COMPRESSED
-    if encrypt or (encrypt is None and key is not None):
-        options |= Options.ENCRYPTED
+    options = segment_options(
+        serialization=serialization,
+        compress=compress,
+        encrypt=key is not None if encrypt is None else encrypt,
+    )
     return SpoolSettings(
         max_size=size,
         segment_size=segment_size,

@@ -8,9 +8,9 @@ from typing import Final
 
 from penstock.errors import InvalidValue
 from penstock.formats.beats.frame import FRAME_MAX, FRAMING
-from penstock.formats.beats.segment import KEY_SIZE, Options, PayloadFormat
+from penstock.formats.beats.segment import KEY_SIZE, Header, Options, PayloadFormat
 from penstock.formats.beats.state import Position
-from penstock.storage.spool_segments import HEADER_MAX
+from penstock.storage.spool_segments import HEADER_MAX, WRITTEN_VERSION
 
 SEGMENT_SHARE: Final = 10
 """A segment is this part of the whole, unless said otherwise."""
@@ -26,6 +26,11 @@ BLOCK_OVERHEAD: Final = 4
 
 PLAIN: Final = Options(0)
 """Neither compressed nor encrypted: what every Beats since 8.4 reads."""
+
+
+NEEDS_KEY: Final = (
+    "encryption needs a key; give one by --key-file, --password-file or PENSTOCK_SPOOL_KEY"
+)
 
 
 class WhenFull(StrEnum):
@@ -65,9 +70,12 @@ class SpoolSettings:
         if self.key is not None and len(self.key) != KEY_SIZE:
             raise InvalidValue(f"a key has {KEY_SIZE} bytes, not {len(self.key)}")
         if self.options & Options.ENCRYPTED and self.key is None:
-            raise InvalidValue(
-                "encryption needs a key; give one by --key-file, --password-file or PENSTOCK_SPOOL_KEY"
-            )
+            raise InvalidValue(NEEDS_KEY)
+
+    @property
+    def payload_format(self) -> PayloadFormat:
+        """What payloads must be written as."""
+        return Header(WRITTEN_VERSION, 0, self.options).payload_format
 
     @property
     def size_of_segment(self) -> int:

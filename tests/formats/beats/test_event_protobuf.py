@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import CorruptData, DependencyMissing, InvalidValue, TooDeep
+from penstock.errors import CorruptData, DependencyMissing, TooDeep
 from penstock.formats.beats import event_protobuf
-from penstock.formats.beats.event import DEPTH_MAX, Event, Timestamp, decode_event, encode_event
+from penstock.formats.beats.event import (
+    DEPTH_MAX,
+    Event,
+    Timestamp,
+    decode_event,
+    encode_event,
+    event_as_json,
+)
 from penstock.formats.beats.event_protobuf import Generation, generation_of
 from penstock.formats.beats.segment import PayloadFormat
 
@@ -257,11 +264,14 @@ def test_source_and_data_stream_come_back_where_they_have_their_shape() -> None:
         assert decode_event(encode_event(event, PROTOBUF), PROTOBUF) == event
 
 
-def test_flags_have_no_place_and_bytes_are_refused() -> None:
+def test_flags_have_no_place_and_bytes_are_maps_with_base64() -> None:
     event = Event(5, 1, {}, {"f": [inf, "x"]})
     assert decode_event(encode_event(event, PROTOBUF), PROTOBUF) == Event(5, 0, {}, event.fields)
-    with pytest.raises(InvalidValue, match="an event cannot hold a bytes"):
-        encode_event(Event(0, 0, {}, {"b": b"x"}), PROTOBUF)
+    for raw in (b"\xff\x00", bytearray(b"\xff\x00"), memoryview(b"\xff\x00")):
+        found = decode_event(encode_event(Event(0, 0, {}, {"b": [raw]}), PROTOBUF), PROTOBUF)
+        # As they are shown, whatever they were written in.
+        assert found.fields == {"b": [{"base64": "/wA="}]}
+        assert event_as_json(found)["fields"] == found.fields
 
 
 # --- hostile payloads ----------------------------------------------------------------------------

@@ -101,3 +101,26 @@ def test_somebody_elses_event_is_no_task(meta: dict[str, Any], fields: dict[str,
 def test_more_in_its_meta_does_not_make_a_task_somebody_elses() -> None:
     event = Event(0, 0, {"queue": "q", "key": 1, "trace": "x"}, {"payload": b"x"})
     assert task_of(event) == SpooledTask("q", 1, b"x")
+
+
+@pytest.mark.parametrize("payload", [b"", b"text", bytes(range(256))])
+def test_a_task_comes_back_from_protobuf_which_has_no_bytes(payload: bytes) -> None:
+    (data,) = encode_tasks(
+        "q",
+        [payload],
+        [-200],
+        timestamp=5,
+        delay_ms=1,
+        ttl_ms=2,
+        payload_format=PayloadFormat.PROTOBUF,
+    )
+    event = decode_event(data, PayloadFormat.PROTOBUF)
+    assert task_of(event) == SpooledTask("q", -200, payload, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["text", {"base64": "a"}, {"base64": "YQ==\n"}, {"base64": 5}, {"base64": "", "x": 1}],
+)
+def test_what_is_no_base64_is_no_payload(payload: Any) -> None:
+    assert task_of(Event(0, 0, {"queue": "q", "key": 1}, {"payload": payload})) is None

@@ -110,7 +110,7 @@ def encode_event(event: Event, payload_format: PayloadFormat) -> bytes:
     """Return a payload that Beats can read. Raises ``InvalidValue``, and ``DependencyMissing``.
 
     No format takes everything: CBOR has no empty key, no integer below -2^63 or above 2^64 - 1, JSON no infinity and no text that
-    is not UTF-8 (the bytes that are not become U+FFFD), protobuf no flags and no bytes.
+    is not UTF-8 (the bytes that are not become U+FFFD), protobuf no flags. Bytes are maps ``{"base64": …}`` in protobuf.
     """
     match payload_format:
         case PayloadFormat.CBOR:
@@ -512,9 +512,9 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 def _plain_scalar(value: Any) -> Any:
     match value:
         case str():
-            return value if _is_utf8(value) else _base64(utf8_of(value))
+            return value if _is_utf8(value) else base64_map(utf8_of(value))
         case bytes() | bytearray() | memoryview():
-            return _base64(value)
+            return base64_map(value)
         case float() if not isfinite(value):
             return {True: "Infinity", False: "-Infinity"}[value > 0] if value == value else "NaN"
         case Timestamp():
@@ -536,7 +536,8 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or _SURROGATE.search(text) is None
 
 
-def _base64(data: Bytes) -> dict[str, str]:
+def base64_map(data: Bytes) -> dict[str, str]:
+    """Return what stands for bytes in JSON, which has none, and in protobuf."""
     return {"base64": b64encode(data).decode("ascii")}
 
 

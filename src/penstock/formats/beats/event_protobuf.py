@@ -19,6 +19,7 @@ from penstock.formats.beats.event import (
     NANOSECONDS,
     Event,
     Timestamp,
+    base64_map,
     cannot_write,
     check_depth,
     check_depth_to_write,
@@ -63,7 +64,7 @@ def decode_protobuf(payload: Bytes) -> Event:
 
 
 def encode_protobuf(event: Event) -> bytes:
-    """Return an event of the third generation, without its flags.
+    """Return an event of the third generation, without its flags. Bytes become maps ``{"base64": …}``.
 
     Raises ``InvalidValue``, and ``DependencyMissing``.
     """
@@ -368,6 +369,8 @@ def _encode_struct(messages: SimpleNamespace, values: dict[str, Any], depth: int
             if writing.is_map and not isinstance(place, str):
                 raise InvalidValue(f"a key of a map that is not text but a {type(place).__name__}")
             writing.place = place
+            if isinstance(value, bytes | bytearray | memoryview):
+                value = base64_map(value)
             if isinstance(value, dict | list | tuple):
                 check_depth_to_write(depth + len(stack))
                 stack.append(_Message(messages, value))

@@ -54,6 +54,24 @@ NO_OPTIONS: Final = Options(0)
 _OPTIONS_KNOWN: Final = int(Options.ENCRYPTED | Options.COMPRESSED | Options.PROTOBUF)
 
 
+SERIALIZATIONS: Final = (PayloadFormat.CBOR, PayloadFormat.PROTOBUF)
+"""What the payloads of version 2 can be."""
+
+
+def segment_options(*, serialization: str, compress: bool, encrypt: bool) -> Options:
+    """Return the options of segments that are to be written. Raises ``InvalidValue``."""
+    if serialization not in SERIALIZATIONS:
+        raise InvalidValue(
+            f"serialization is one of {', '.join(SERIALIZATIONS)}, not {serialization!r}"
+        )
+    options = Options.PROTOBUF if serialization == PayloadFormat.PROTOBUF else NO_OPTIONS
+    if compress:
+        options |= Options.COMPRESSED
+    if encrypt:
+        options |= Options.ENCRYPTED
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The first 4, 8 or 12 bytes of a segment."""

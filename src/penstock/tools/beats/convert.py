@@ -1,7 +1,7 @@
 """Spools into other formats: what waits as a directory of a node, or everything as a spool that Beats reads.
 
 A task of ours becomes a task of its queue, with its key and payload. Any other event becomes a task of one queue, its
-payload the bytes of the frame. Written for Beats, events are encoded anew: without compression, encryption or protobuf.
+payload the bytes of the frame. Written for Beats, events are encoded again, in segments with the options that are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.errors import CannotConvert, InvalidValue
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import Frame
-from penstock.formats.beats.segment import Header, PayloadFormat
+from penstock.formats.beats.segment import NO_OPTIONS, Header, Options, PayloadFormat
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import Variant
@@ -28,6 +28,7 @@ from penstock.model import (
 )
 from penstock.tools.beats.importing import Left, read_tasks, refusing_locked
 from penstock.tools.beats.location import Location, Segment
+from penstock.tools.beats.reading import read_segment
 from penstock.tools.beats.rewriting import Rewritten, rewrite
 from penstock.tools.beats.tasks import refuse_state
 from penstock.tools.beats.trouble import NOT_ENCODABLE, TOO_DEEP, Tell, Trouble
@@ -111,16 +112,23 @@ def respool(
     *,
     key: bytes | None,
     tell: Tell,
+    options: Options = NO_OPTIONS,
     progress: Progress = no_progress,
 ) -> Respooled:
-    """Write a spool whose segments are of version ``to`` and hold what Beats reads. Raises ``PathRefused``."""
+    """Write a spool whose segments are of version ``to`` and hold what Beats reads. Raises ``PathRefused``.
+
+    ``key`` is that of segments to read and of those to write.
+    """
     refuse_state(location)
     done = Respooled()
     tell = refusing_locked(tell)
+    written = Header(int(to), 0, options)
 
-    def reshape(header: Header) -> Header:
-        del header
-        return Header(int(to), 0)
+    def reshape(_: Header) -> Header:
+        return written
+
+    def refill(segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+        return _encoded(segment, frame, event, written.payload_format)
 
     with whole_directory(out, source=location.home) as new:
         for trouble in rewrite(
@@ -129,7 +137,7 @@ def respool(
             done,
             key=key,
             reshape=reshape,
-            refill=_encoded,
+            refill=refill,
             progress=progress,
         ):
             done.left_unencodable += trouble.status == NOT_ENCODABLE
@@ -138,11 +146,19 @@ def respool(
     return done
 
 
-def _encoded(segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+def is_encrypted(location: Location) -> bool:
+    """Return whether any segment is encrypted, as far as headers can be read."""
+    heads = (next(read_segment(segment, key=None), None) for segment in location.segments)
+    return any(isinstance(head, Header) and head.options & Options.ENCRYPTED for head in heads)
+
+
+def _encoded(
+    segment: Segment, frame: Frame, event: Event | Trouble, payload_format: PayloadFormat
+) -> bytes | Trouble:
     if isinstance(event, Trouble):
         return event
     try:
-        return encode_event(event, PayloadFormat.CBOR)
+        return encode_event(event, payload_format)
     except InvalidValue as error:
         return Trouble(
             segment.path,
