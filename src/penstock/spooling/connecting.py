@@ -94,8 +94,9 @@ def connect(
     ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
     ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_serialization``: ``"cbor"``, or
     ``"protobuf"`` for programs that expect it. ``spool_compress``: compress with LZ4. ``spool_key``: 16 bytes;
-    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
-    ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
+    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write.
+    Raises ``DirectoryLocked`` if another process has the directory open and ``BadData`` if its files are
+    damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
     options = SpoolOptions(
         spool_size=spool_size,
@@ -170,8 +171,9 @@ def connect_async(
     ``"block"`` waits for room, at most ``spool_patience`` seconds if that is given; ``"refuse"`` raises
     ``SpoolFull``; ``"drop-oldest"`` deletes the oldest unsent tasks. ``spool_serialization``: ``"cbor"``, or
     ``"protobuf"`` for programs that expect it. ``spool_compress``: compress with LZ4. ``spool_key``: 16 bytes;
-    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write. Raises ``DirectoryLocked`` if another process has the directory open and
-    ``BadData`` if its files are damaged. The spool options without ``spool`` are an ``InvalidValue``.
+    encrypt with this key. ``spool_others``: the queue for events in the directory that Penstock did not write.
+    Raises ``DirectoryLocked`` if another process has the directory open and ``BadData`` if its files are
+    damaged. The spool options without ``spool`` are an ``InvalidValue``.
     """
     from penstock.client.asynchronous import client_of
     from penstock.client.asynchronous import connect as connect_node_async
