@@ -155,7 +155,7 @@ def test_a_key_named_for_a_spool_without_encryption_encrypts_what_is_written(
 ) -> None:
     case = unpacked("v2-two-runs", tmp_path)
     (tmp_path / "key").write_bytes(bytes(16))
-    key = ["--key-file", tmp_path / "key"]
+    key = ["--key-file", str(tmp_path / "key")]
     outcome = penstock("convert", case.queue, "--to", "beats-2", "--out", tmp_path / "1", *key)
     assert outcome.rows[0]["options"] == ["encrypted"]
     # A key that opens the source does not: without --encrypt a spool is decrypted.
