@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,77 @@ def test_a_huge_length_is_damage_and_takes_no_memory(made: Directory) -> None:
     assert [json.loads(line)["queue"] for line in listed.stdout.splitlines()] == ["orders"]
     (row,) = penstock("verify", made.path).rows
     assert (row["status"], row["offset"], row["size"]) == ("bad-record", 0, 2**33)
+
+
+# --- quorum queues and streams -------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A real node with a classic queue, a quorum queue and a stream."""
+    return unpacked("c9_quorum_and_stream_kill9", tmp_path / "mixed")
+
+
+def others(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [
+        (row["type"], row["vhost"], row["queue"]) for row in rows if row.get("status") == "left-out"
+    ]
+
+
+def listed(command: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows about queues: some commands print one object that holds them."""
+    return rows[0]["left_out"] if command in ("inspect", "convert") else rows
+
+
+LEFT_OUT = [("quorum", "/", "qq"), ("stream", "/", "st")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dump"],
+        ["inspect"],
+        ["tasks"],
+        ["verify"],
+        ["repair", "--out", "out"],
+        ["convert", "--to", "taskflux-3", "--out", "out"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_quorum_queues_and_streams_were_passed_over_in_silence(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *flags = command
+    outcome = penstock(name, mixed, *flags)
+    assert outcome.code == 1
+    assert any("2 queues" in words and "'qq'" in words for words in outcome.words)
+    assert others(listed(name, outcome.rows)) == LEFT_OUT
+
+    accepted = penstock(name, mixed, *flags[:-1], *(["other"] if flags else []), "--classic-only")
+    assert accepted.code == 0
+    assert any("2 queues" in words for words in accepted.words)
+    kept = LEFT_OUT if name == "inspect" else []  # which only describes
+    assert others(listed(name, accepted.rows)) == kept
+
+
+def test_only_queues_that_were_asked_for_are_left_out(mixed: Path, tmp_path: Path) -> None:
+    assert penstock("tasks", mixed, "--queue", "cl").code == 0
+    assert others(penstock("tasks", mixed, "--queue", "qq").rows) == [LEFT_OUT[0]]
+    assert penstock("tasks", mixed, "--vhost", "other").code == 0
+    assert "quorum 'qq'" in refused(
+        "convert", mixed, "--to", "taskflux-3", "--out", tmp_path / "out", "--queue", "qq"
+    )
+
+
+def test_a_table_shows_tasks_and_stderr_the_queues_that_were_left_out(mixed: Path) -> None:
+    outcome = penstock("tasks", mixed, "--table")
+    assert (outcome.code, "classic 9" in outcome.out) == (1, True)
+    assert "left-out" not in outcome.out
+    assert "2 queues" in outcome.err
+
+
+def test_classic_only_means_nothing_to_other_files(tmp_path: Path) -> None:
+    build(tmp_path / "node", Generation.THREE)
+    outcome = penstock("verify", tmp_path / "node", "--classic-only")
+    assert (outcome.code, "--classic-only" in outcome.err) == (2, True)

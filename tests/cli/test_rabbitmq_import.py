@@ -71,6 +71,7 @@ def test_convert_prints_what_it_wrote_and_a_node_serves_it(tmp_path: Path) -> No
     assert list(row) == [
         "family", "generation", "path", "entries", "snapshot_index", "queues", "tasks",
         "left_transient", "left_expired", "left_lost", "left_too_large",
+        "left_out",
     ]  # fmt: skip
     assert (row["family"], row["generation"], row["tasks"]) == ("taskflux", 3, len(expected))
     names: list[str] = [target_name(r["vhost"].encode(), r["queue"].encode()) for r in expected]
@@ -434,6 +435,21 @@ def test_damage_in_the_files_is_said_and_exit_1(tmp_path: Path, node: NodeProces
     _delete(node, ["damaged"])
 
 
+def test_quorum_queues_and_streams_were_left_behind_by_an_import_in_silence(
+    tmp_path: Path, node: NodeProcess
+) -> None:
+    source = unpacked("c9_quorum_and_stream_kill9", tmp_path / "broker")
+    outcome = penstock("enqueue", "--from", source)
+    assert (outcome.code, [row["count"] for row in outcome.rows]) == (1, [10])
+    assert "2 queues are not classic and left out: quorum 'qq'" in outcome.err
+    assert penstock("enqueue", "--from", source, "--classic-only").code == 0
+    (tmp_path / "rows").write_text(penstock("tasks", source).out)
+    piped = penstock("enqueue", "--json", "--file", tmp_path / "rows")
+    assert (piped.code, [row["count"] for row in piped.rows]) == (0, [10])
+    assert "leaves out 2 queues" in piped.err
+    _delete(node, ["cl"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -449,7 +465,7 @@ def test_what_does_not_go_with_from_is_wrong_usage(made: Directory, words: list[
 
 @pytest.mark.parametrize(
     "flags",
-    [["--queue", "x"], ["--vhost", "/"], ["--include-transient"], ["--properties", "drop"]],
+    [["--queue", "x"], ["--vhost", "/"], ["--include-transient"], ["--classic-only"]],
 )
 def test_flags_that_choose_messages_need_from(flags: list[str]) -> None:
     outcome = penstock("enqueue", "orders", "payload", "--node", "127.0.0.1:1", *flags)

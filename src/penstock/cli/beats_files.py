@@ -46,6 +46,8 @@ NOTES_MAX: Final = 10
 class BeatsFiles:
     """A spool: the directory of Beats' disk queue, or of ours; or one file of it."""
 
+    is_complete = True
+
     def __init__(self, location: Location, key: bytes | None, *, is_key_named: bool) -> None:
         """``is_key_named``: the key was given by a flag, and is not just in the environment."""
         self.location = location

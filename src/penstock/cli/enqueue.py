@@ -18,12 +18,14 @@ from penstock.cli.connection import NODE, NodeOption, connected
 from penstock.cli.families import (
     Asked,
     AsOfWrittenOption,
+    ClassicOnlyOption,
     ExpiredOption,
     KeyFileOption,
     Keys,
     PasswordFileOption,
     PropertiesOption,
     Sending,
+    Source,
     TransientOption,
     VhostOption,
     left_fields,
@@ -120,6 +122,7 @@ def enqueue(
     properties: PropertiesOption = None,
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
+    classic_only: ClassicOnlyOption = False,
     node: NodeOption = NODE,
 ) -> None:
     """Put tasks in a queue; each is durable once it is counted.
@@ -150,9 +153,10 @@ def enqueue(
                 "tasks come from PATH; omit QUEUE, payloads and the flags of tasks",
                 param_hint="--from",
             )
-        _send_files(source, asked, keys, producer=producer, node=node)
+        files = source_at(source, keys, classic_only=classic_only)
+        _send_files(files, asked, producer=producer, node=node)
         return
-    if (asked, keys) != (Asked(), Keys()):
+    if (asked, keys) != (Asked(), Keys()) or classic_only:
         raise typer.BadParameter(
             "these flags apply to messages in files; name the files with --from PATH"
         )
@@ -165,6 +169,8 @@ def enqueue(
         tally.report()
     if reading is not None and reading.left_out:
         say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
+    if reading is not None and reading.queues_left_out:
+        say(f"the input leaves out {reading.queues_left_out} queues, which are not classic")
     if feed.problem is not None:
         say(f"{feed.problem}; the {tally.count} tasks before it were taken")
         raise typer.Exit(Exit.DAMAGE)
@@ -172,9 +178,8 @@ def enqueue(
         emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
 
 
-def _send_files(path: Path, asked: Asked, keys: Keys, *, producer: str | None, node: str) -> None:
+def _send_files(files: Source, asked: Asked, *, producer: str | None, node: str) -> None:
     """Put the messages of a directory in, those that no earlier run has put in."""
-    files = source_at(path, keys)
     totals: Totals = {}
     try:
         with bar(files.size, "sending") as shown:
@@ -186,7 +191,7 @@ def _send_files(path: Path, asked: Asked, keys: Keys, *, producer: str | None, n
             emit({"queue": queue, **total})
     for words in files.words:
         say(words)
-    if files.is_damaged:
+    if files.is_damaged or not files.is_complete:
         raise typer.Exit(Exit.DAMAGE)
 
 

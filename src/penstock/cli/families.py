@@ -6,10 +6,8 @@ The only place that knows both. The commands ask a ``Source`` and never what it 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
@@ -31,22 +29,8 @@ from penstock.tools.beats.versions import SegmentVersion
 from penstock.tools.dump import dump
 from penstock.tools.history import Progress, read_history
 from penstock.tools.inspect import inspect
-from penstock.tools.rabbitmq import convert as rabbitmq_convert
-from penstock.tools.rabbitmq import dump as rabbitmq_dump
 from penstock.tools.rabbitmq import location as rabbitmq_location
-from penstock.tools.rabbitmq import repair as rabbitmq_repair
-from penstock.tools.rabbitmq import tasks as rabbitmq_tasks
-from penstock.tools.rabbitmq import verify as rabbitmq_verify
-from penstock.tools.rabbitmq.importing import (
-    TOO_LARGE,
-    Left,
-    Selection,
-    Target,
-    plan,
-    read_requests,
-)
-from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.trouble import Trouble
+from penstock.tools.rabbitmq.importing import Left
 from penstock.tools.replay import replay
 from penstock.tools.rows import encode_payload
 
@@ -125,6 +109,13 @@ FilesGenerationOption = Annotated[
         help="TaskFlux: which files to read, 1, 2 or 3, if PATH holds two sets of them.",
     ),
 ]
+ClassicOnlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--classic-only",
+        help="RabbitMQ: accept that quorum queues and streams are left out; without it the exit code is 1.",
+    ),
+]
 PropertiesOption = Annotated[
     str | None,
     typer.Option(
@@ -167,6 +158,9 @@ class Source(Protocol):
 
     words: list[str]
     is_damaged: bool
+    is_complete: (
+        bool  # False if the files hold queues that are not read, and the caller did not accept that
+    )
 
     @property
     def size(self) -> int: ...
@@ -228,12 +222,21 @@ class Keys:
                 )
 
 
-def source_at(path: Path, keys: Keys, generation: int | None = None) -> Source:
+def source_at(
+    path: Path, keys: Keys, generation: int | None = None, *, classic_only: bool = False
+) -> Source:
     """Return the files at ``path``. Raises ``PathRefused``, ``BadData`` or ``InvalidValue``."""
     if rabbitmq_location.is_rabbitmq(path):
         keys.refuse("RabbitMQ's")
         _refuse_generation(generation, "RabbitMQ's")
-        return RabbitMQFiles(rabbitmq_location.resolve(path))
+        from penstock.cli.rabbitmq_files import RabbitMQFiles
+
+        return RabbitMQFiles(rabbitmq_location.resolve(path), classic_only=classic_only)
+    if classic_only:
+        raise typer.BadParameter(
+            "the files are not RabbitMQ's, to which alone this flag applies; omit it",
+            param_hint="--classic-only",
+        )
     if beats_location.is_beats(path):
         _refuse_generation(generation, "Beats'")
         from penstock.cli.beats_files import BeatsFiles  # needs libraries that not everybody has
@@ -256,7 +259,7 @@ def _refuse_generation(generation: int | None, whose: str) -> None:
         )
 
 
-def _refuse_spool(to: Format, whose: str) -> Variant:
+def refuse_spool(to: Format, whose: str) -> Variant:
     """Return the variant that was asked for. Raises ``CannotConvert``."""
     if isinstance(to, SegmentVersion):
         raise CannotConvert(
@@ -270,6 +273,7 @@ class TaskFluxFiles:
     """A directory or a file of TaskFlux, or of ours."""
 
     KNOWN: Final = ("queue", "at", "uncommitted")
+    is_complete = True
 
     def __init__(self, target: taskflux_target.Target) -> None:
         self.target = target
@@ -331,7 +335,7 @@ class TaskFluxFiles:
 
     def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
         asked.refuse_others(("uncommitted",), "TaskFlux's")
-        to = _refuse_spool(to, "TaskFlux")
+        to = refuse_spool(to, "TaskFlux")
         history = read_history(self.target, progress=progress)
         done = taskflux_convert.convert(history, to, out, uncommitted=asked.uncommitted)
         self.words, self.is_damaged = list(_words_of_conversion(done)), done.tail is not None
@@ -377,149 +381,6 @@ def _words_of_conversion(done: taskflux_convert.Converted) -> Iterator[str]:
         yield done.undecided
 
 
-class RabbitMQFiles:
-    """The data directory of a RabbitMQ node, or a part of it."""
-
-    KNOWN: Final = ("queue", "vhost", "include_transient", "include_expired", "as_of")
-
-    def __init__(self, location: rabbitmq_location.Location) -> None:
-        self.location = location
-        self.words: list[str] = []
-        self.is_damaged = False
-        self._damaged = 0  # places, as they are told
-
-    @property
-    def size(self) -> int:
-        return self.location.size
-
-    def inspect(self, progress: Progress) -> Row:
-        return rabbitmq_verify.inspect(self.location, progress=progress)
-
-    def dump(self, progress: Progress) -> Iterator[Row]:
-        return rabbitmq_dump.dump(self.location, progress=progress)
-
-    def tasks(self, asked: Asked, progress: Progress) -> Iterator[Row | memoryview]:
-        asked.refuse_others(self.KNOWN, "RabbitMQ's")
-        selection = self._selection(asked, now_us())
-        yield from rabbitmq_tasks.tasks_or_lines(
-            self.location,
-            selection.wanted,
-            tell=self._tell,
-            vhost=selection.vhost,
-            queue=selection.queue,
-            progress=progress,
-        )
-        self._judge(Left())
-
-    def _selection(self, asked: Asked, as_of_us: int) -> Selection:
-        if asked.properties not in (None, "envelope", "drop"):
-            raise typer.BadParameter(
-                f"{asked.properties!r} is neither envelope nor drop", param_hint="--properties"
-            )
-        wanted = Wanted(
-            as_of_us=as_of_us if asked.as_of is None else _time_us(asked.as_of),
-            transient=asked.include_transient,
-            expired=asked.include_expired,
-        )
-        return Selection(
-            wanted=wanted,
-            vhost=None if asked.vhost is None else _bytes(asked.vhost),
-            queue=None if asked.queue is None else _bytes(asked.queue),
-            with_envelope=asked.properties != "drop",
-        )
-
-    def _tell(self, trouble: Trouble) -> None:
-        self._damaged += trouble.is_damage and trouble.status != TOO_LARGE
-
-    def _judge(self, left: Left) -> None:
-        """Say what a reading that is over has met."""
-        self.is_damaged = self._damaged + left.lost + left.too_large > 0
-        if self._damaged:
-            where = f"{self.location.path}: {self._damaged} places are damaged, or messages missing"
-            self.words.append(f"{where}; 'penstock verify' lists them")
-        if left.too_large:
-            self.words.append(
-                f"{left.too_large} messages were left out: no node takes tasks so large"
-            )
-
-    def verify(self, progress: Progress) -> Iterator[Row]:
-        summary = rabbitmq_verify.Summary()
-        yield from rabbitmq_verify.verify(self.location, progress=progress, summary=summary)
-        self.is_damaged = summary.damaged > 0
-        held = f"{summary.messages} messages in {len(summary.queues)} queues, {summary.lost} lost"
-        places = f"{summary.damaged} damaged places, {summary.harmless} harmless ones"
-        self.words = [f"{held}, {places}"]
-
-    def repair(self, out: Path, asked: Asked, progress: Progress) -> Iterator[Row]:
-        asked.refuse_others((), "RabbitMQ's")
-        result = rabbitmq_repair.Repaired()
-        yield from rabbitmq_repair.repair(self.location, out, result, progress=progress)
-        self.is_damaged = result.left > 0
-        self.words = list(result.notes)
-        if result.odd_properties:
-            self.words.append(
-                f"{result.odd_properties} messages have properties that cannot be read, and were taken along as they are"
-            )
-        held = f"{result.messages} messages in {result.queues} queues"
-        if result.records:
-            held = f"{result.records} records"
-        self.words.append(f"{out}: {held} taken along; {result.left} places left behind")
-
-    def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
-        asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
-        to = _refuse_spool(to, "RabbitMQ")
-        selection = self._selection(asked, now_us())
-        done = rabbitmq_convert.convert(
-            self.location, to, out, selection, tell=self._tell, progress=progress
-        )
-        self._judge(done.left)
-        row = written(to, out, done.entries, None, done.queues, done.tasks)
-        return row | left_fields(done.left)
-
-    def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
-        """Return what is to be sent. Messages expire as of the last write, for that stays the same."""
-        asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
-        selection = self._selection(asked, self._last_write_us())
-        targets = plan(self.location, selection)  # refuses before anybody is asked for a node
-        return self._sendings(targets, selection, producer, progress)
-
-    def _sendings(
-        self,
-        targets: list[Target],
-        selection: Selection,
-        producer: str | None,
-        progress: Progress,
-    ) -> Iterator[Sending]:
-        for trouble in self.location.troubles:
-            self._tell(trouble)
-        total = Left()
-        for queue, requests, left in read_requests(
-            targets, selection, tell=self._tell, producer=producer, progress=progress
-        ):
-            yield Sending(queue=queue, requests=requests, left=left, whose=f"queue {queue!r}")
-            total.add(left)
-        if total.expired:
-            moment = datetime.fromtimestamp(selection.wanted.as_of_us / 1_000_000, UTC)
-            self.words.append(
-                f"{total.expired} messages were left out that had expired at {moment.isoformat()}, when the files"
-                " were written last or as --as-of says; --include-expired takes them along"
-            )
-        self._judge(total)
-
-    def _last_write_us(self) -> int:
-        stores = (
-            path for vhost in self.location.vhosts for path in (*vhost.persistent, *vhost.transient)
-        )
-        return max(
-            (
-                path.stat().st_mtime_ns // 1000
-                for path in (*self.location.files, *stores)
-                if path.exists()
-            ),
-            default=0,
-        )
-
-
 def queue_asked(asked: Asked) -> QueueName | None:
     try:
         return None if asked.queue is None else QueueName(asked.queue)
@@ -535,24 +396,3 @@ def queue_missing(name: str) -> QueueMissing:
 def left_fields(left: Left | SpoolLeft) -> Row:
     """Return how many messages were left out, and why."""
     return {f"left_{one.name}": getattr(left, one.name) for one in fields(left)}
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _bytes(name: str) -> bytes:
-    """Return a name as it was typed: arguments that are no UTF-8 come as surrogates."""
-    return name.encode("utf-8", "surrogateescape")
-
-
-def _time_us(text: str) -> int:
-    """Return a moment in microseconds since 1970; one without a zone is in UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a time; write it like 2026-01-31T12:00:00", param_hint="--as-of"
-        ) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)

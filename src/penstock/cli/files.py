@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -12,6 +12,7 @@ from penstock.cli.families import (
     FORMATS,
     Asked,
     AsOfOption,
+    ClassicOnlyOption,
     CompressOption,
     EncryptOption,
     ExpiredOption,
@@ -21,6 +22,7 @@ from penstock.cli.families import (
     PasswordFileOption,
     PropertiesOption,
     SerializationOption,
+    Source,
     TransientOption,
     VhostOption,
     source_at,
@@ -54,6 +56,7 @@ def inspect(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Say what PATH is: family, generation or version, counts, indexes, damage. One JSON object.
 
@@ -63,7 +66,8 @@ def inspect(
       penstock inspect node --table
       penstock inspect old/consensus/log.raft
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     with bar(source.size, "reading") as shown:
         row = source.inspect(shown.advance)
     damage = row["damage"]
@@ -76,7 +80,17 @@ def inspect(
         show_table(str(path), shown_row, damage)
     else:
         emit(row)
-    raise typer.Exit(Exit.DAMAGE if damage else Exit.OK)
+    _finish(source, is_damaged=bool(damage))
+
+
+def _finish(
+    source: Source, *, words: list[str] | None = None, is_damaged: bool | None = None
+) -> NoReturn:
+    """Print what a reading has to say, and exit: 1 if something is damaged or left out."""
+    for sentence in source.words if words is None else words:
+        say(sentence)
+    is_damaged = source.is_damaged if is_damaged is None else is_damaged
+    raise typer.Exit(Exit.OK if source.is_complete and not is_damaged else Exit.DAMAGE)
 
 
 def _for_people(value: object) -> object:
@@ -97,6 +111,7 @@ def dump(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Print every entry, record, queue, task and metadata file in file order, damage included.
 
@@ -105,13 +120,14 @@ def dump(
       penstock dump node
       penstock dump node/data/tflux.snapshot
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     is_whole = True
     with bar(source.size, "reading") as shown:
         for row in source.dump(shown.advance):
             is_whole = is_whole and (row["status"] == "ok" or bool(row.get("harmless")))
             emit(row)
-    raise typer.Exit(Exit.OK if is_whole else Exit.DAMAGE)
+    _finish(source, is_damaged=not is_whole)
 
 
 def tasks(
@@ -134,6 +150,7 @@ def tasks(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Print what the queues hold, each in its order of delivery.
 
@@ -155,16 +172,15 @@ def tasks(
         include_expired=include_expired,
         as_of=as_of,
     )
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     with bar(source.size, "reading") as shown:
         found = source.tasks(asked, shown.advance)
         if table:
             show_tasks(found)
         else:
             _emit_tasks(found)
-    for words in source.words:
-        say(words)
-    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
+    _finish(source)
 
 
 def _emit_tasks(found: Iterable[dict[str, Any] | memoryview]) -> None:
@@ -180,6 +196,7 @@ def verify(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Check everything that can be checked; print the damage as rows, nothing if all is well.
 
@@ -188,13 +205,15 @@ def verify(
       penstock verify node
       penstock verify old
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     with bar(source.size, "verifying") as shown:
         for row in source.verify(shown.advance):
             emit(row)
-    for words in source.words:
-        say(f"{path}: {'damaged' if source.is_damaged else 'whole'}: {words}")
-    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
+    summary, *others = source.words
+    verdict = "whole" if source.is_complete else "incomplete"
+    say(f"{path}: {'damaged' if source.is_damaged else verdict}: {summary}")
+    _finish(source, words=others)
 
 
 def repair(
@@ -210,6 +229,7 @@ def repair(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Salvage all that is provably whole into a new directory; print what was left, row by row.
 
@@ -218,13 +238,12 @@ def repair(
       penstock repair damaged --out salvaged
       penstock repair rabbit --out mended
     """
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     with bar(2 * source.size, "salvaging") as shown:
         for row in source.repair(out, Asked(uncommitted=uncommitted), shown.advance):
             emit(row)
-    for words in source.words:
-        say(words)
-    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
+    _finish(source)
 
 
 def convert(
@@ -253,6 +272,7 @@ def convert(
     key_file: KeyFileOption = None,
     password_file: PasswordFileOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
 ) -> None:
     """Write PATH in another generation into a new directory; refuse what that one cannot hold.
 
@@ -283,10 +303,9 @@ def convert(
         compress=compress,
         encrypt=encrypt,
     )
-    source = source_at(path, Keys(key_file=key_file, password_file=password_file), generation)
+    keys = Keys(key_file=key_file, password_file=password_file)
+    source = source_at(path, keys, generation, classic_only=classic_only)
     with bar(source.size, "converting") as shown:
         row = source.convert(FORMATS[to], out, asked, shown.advance)
     emit(row)
-    for words in source.words:
-        say(words)
-    raise typer.Exit(Exit.DAMAGE if source.is_damaged else Exit.OK)
+    _finish(source)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 from penstock.cli.families import (
     AsOfOption,
     AsOfWrittenOption,
+    ClassicOnlyOption,
     ExpiredOption,
     FilesGenerationOption,
     PropertiesOption,
@@ -26,6 +28,7 @@ from penstock.cli.families import (
 from penstock.cli.output import Exit, emit, say
 from penstock.errors import PathRefused, SparkFailed, needing
 from penstock.formats.taskflux.generation import Generation
+from penstock.tools.rabbitmq.other_queues import left_out_words
 from penstock.tools.rows import encode_payload
 from penstock.tools.target import resolve
 
@@ -90,13 +93,22 @@ tests made it.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What is known of the files before they are read."""
+
+    size: int
+    is_complete: bool  # False if queues are left out, and the caller did not accept that
+
+
 def _check(
     paths: list[str],
     *,
     table_format: TableFormat = TableFormat.PARQUET,
     at: int | None = None,
-) -> int:
-    """Return the size of the input, before Spark is started, which takes its time.
+    classic_only: bool = False,
+) -> Input:
+    """Return what is known of the input before Spark is started, which takes its time. Report queues that are not read.
 
     Raises ``DependencyMissing`` for a missing package, ``PathRefused`` for a path that holds nothing known, and
     ``OutOfRange`` for an entry beyond the log.
@@ -113,7 +125,12 @@ def _check(
         if source.notice is not None:
             say(source.notice)
         check_moment(source, at)
-    return sum(source.size for source in sources)
+        if source.left_out:
+            say(f"{source.name}: {left_out_words(source.left_out)}")
+    return Input(
+        size=sum(source.size for source in sources),
+        is_complete=classic_only or not any(source.left_out for source in sources),
+    )
 
 
 def _chosen(path: str, generation: int | None) -> str:
@@ -193,6 +210,7 @@ def run(
     uncommitted: UncommittedOption = False,
     report: Annotated[bool, typer.Option(help="Make a page of the tables.")] = True,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -209,14 +227,14 @@ def run(
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
     paths = [_chosen(path, generation) for path in paths]
-    size = _check(paths, table_format=table_format)
+    given = _check(paths, table_format=table_format, classic_only=classic_only)
     from penstock.spark.pipeline.store import Store
 
     _settings(conf)  # refused before the directory is made
     # The lock is taken before Spark is started: a run that is refused ends at once.
     with (
         Store(out).begin() as staging,
-        _spark(master, conf, quiet=quiet, size=size) as spark,
+        _spark(master, conf, quiet=quiet, size=given.size) as spark,
     ):
         from penstock.spark.pipeline.run import run as run_pipeline
 
@@ -243,7 +261,7 @@ def run(
             "seconds": round(outcome.seconds, 1),
         }
     )
-    raise typer.Exit(Exit.DAMAGE if is_wrong else Exit.OK)
+    raise typer.Exit(Exit.OK if given.is_complete and not is_wrong else Exit.DAMAGE)
 
 
 def tasks(
@@ -258,6 +276,7 @@ def tasks(
     include_expired: ExpiredOption = False,
     as_of: AsOfOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -270,8 +289,8 @@ def tasks(
       penstock pipeline tasks --in node --queue orders --quiet
     """
     path = _chosen(path, generation)
-    size = _check([path], at=at)
-    with _spark(master, conf, quiet=quiet, size=size) as spark:
+    given = _check([path], at=at, classic_only=classic_only)
+    with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
         from penstock.spark.pipeline.moment import moment
@@ -300,6 +319,8 @@ def tasks(
             and not found.lives.where(F.col("queue") == queue).count()
         ):
             raise queue_missing(queue)
+    if not given.is_complete:
+        raise typer.Exit(Exit.DAMAGE)
 
 
 def snapshot(
@@ -323,8 +344,8 @@ def snapshot(
       penstock serve --data then
     """
     path = _chosen(path, generation)
-    size = _check([path], at=at)
-    with _spark(master, conf, quiet=quiet, size=size) as spark:
+    given = _check([path], at=at)
+    with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.snapshot import write_snapshot
 
@@ -362,8 +383,8 @@ def audit(
       penstock pipeline audit replica-1 replica-2 replica-3
     """
     paths = [_chosen(path, generation) for path in paths]
-    size = _check(paths)
-    with _spark(master, conf, quiet=quiet, size=size) as spark:
+    given = _check(paths)
+    with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.audit import audit as audit_replicas
 
         found = audit_replicas(spark, paths)
@@ -397,6 +418,7 @@ def migrate(
     as_of: AsOfWrittenOption = None,
     properties: PropertiesOption = None,
     generation: FilesGenerationOption = None,
+    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -410,14 +432,14 @@ def migrate(
       penstock pipeline migrate --from rabbit --to localhost:2602
     """
     path = _chosen(path, generation)
-    size = _check([path], at=at)
+    given = _check([path], at=at, classic_only=classic_only)
     with_envelope = _with_envelope(properties)
     is_node = _is_address(to)
     if is_node:
         from penstock.client.blocking import connect
 
         connect(to).close()  # one that does not answer is reported before Spark starts
-    with _spark(master, conf, quiet=quiet, size=size) as spark:
+    with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
@@ -444,6 +466,7 @@ def migrate(
     emit({"to": to, **told, "queues": queues, "tasks": count})
     if lost:
         say(f"{lost:,} messages are missing or damaged; 'penstock verify' lists them")
+    if lost or not given.is_complete:
         raise typer.Exit(Exit.DAMAGE)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from penstock.errors import InvalidValue, PathMissing, PenstockError
 from penstock.model import INT64_MAX, INT64_MIN, RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
+from penstock.tools.rabbitmq.rows import LEFT_OUT
 
 STDIN: Final = Path("-")
 
@@ -110,6 +111,7 @@ class Reading:
         self._key = key
         self._lines: Lines | None = None
         self.left_out = 0  # rows about a node's own books
+        self.queues_left_out = 0  # rows about queues that 'penstock tasks' could not read
 
     def is_waiting(self) -> bool:
         return self._lines is not None and self._lines.is_waiting()
@@ -146,6 +148,9 @@ class Reading:
             row: Any = json.loads(line)
         except RecursionError:
             raise InvalidValue("JSON that is nested too deep") from None
+        if isinstance(row, dict) and row.get("status") == LEFT_OUT and "payload" not in row:
+            self.queues_left_out += 1
+            return None
         if not isinstance(row, dict) or not isinstance(row.get("payload"), str):
             raise InvalidValue('a task is a JSON object with its bytes as base64 in "payload"')
         queue, key = row.get("queue", ""), row.get("key", 0)

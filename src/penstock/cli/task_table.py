@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import cell
+from penstock.tools.rabbitmq.rows import LEFT_OUT
 
 ROWS_MAX: Final = 1000
 """Rows of one table: its columns are as wide as its rows need, so it is held in memory. More rows begin another table."""
@@ -51,7 +52,7 @@ def _single(rows: Iterable[dict[str, Any] | memoryview]) -> Iterator[dict[str, A
     for row in rows:
         if isinstance(row, memoryview):
             yield from map(json.loads, bytes(row).splitlines())
-        else:
+        elif row.get("status") != LEFT_OUT:  # no task; stderr reports such queues
             yield row
 
 

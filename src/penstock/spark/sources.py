@@ -48,6 +48,7 @@ class Source:
     queues: tuple[SourceQueue, ...] | None = ()
     written_us: int = 0  # without a log: when the newest of its files was written to
     notice: str | None = None  # names both sets of files, where its directory holds two
+    left_out: tuple[str, ...] = ()  # queues that are not read, in words
 
     @property
     def size(self) -> int:

@@ -40,6 +40,7 @@ def describe(name: str, location: Location) -> Source:
         if location.kind in STORES
         else tuple(SourceQueue(*each) for each in sorted(queues.items())),
         written_us=max((written for _, (_, written) in files), default=0) // 1000,
+        left_out=tuple(other.words for other in location.others),
     )
 
 

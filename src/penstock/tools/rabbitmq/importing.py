@@ -24,6 +24,7 @@ from penstock.protocol.version2 import Enqueue, Producer
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rabbitmq.location import Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
+from penstock.tools.rabbitmq.other_queues import NAMED_MAX
 from penstock.tools.rabbitmq.queue_index import Embedded
 from penstock.tools.rabbitmq.queue_reading import (
     Bodies,
@@ -131,6 +132,15 @@ def plan(location: Location, selection: Selection) -> list[Target]:
         for queue in vhost.queues
         if is_asked_for(vhost, queue, selection.vhost, selection.queue)
     ]
+    others = [
+        other.words
+        for other in location.others
+        if other.is_asked_for(selection.vhost, selection.queue)
+    ]
+    if not targets and others:
+        raise PathRefused(
+            f"{location.path}: no classic queue to read, only {', '.join(others[:NAMED_MAX])}; consume those from a running broker"
+        )
     if not targets:
         raise PathRefused(f"{location.path}: there is no such queue; see 'penstock inspect'")
     places: dict[tuple[QueueName, int], Path] = {}

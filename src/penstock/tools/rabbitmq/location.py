@@ -21,6 +21,7 @@ from penstock.formats.rabbitmq.names import (
     decode_queue_name,
 )
 from penstock.storage.files import read_whole
+from penstock.tools.rabbitmq.other_queues import OtherQueue, find_other_queues
 from penstock.tools.rabbitmq.trouble import UNREADABLE, Trouble, words_of
 from penstock.tools.rabbitmq.windows import begins_with_record
 from penstock.tools.target import FILES
@@ -86,6 +87,7 @@ class Location:
     vhosts: tuple[Vhost, ...]
     lends_stores: bool = False
     troubles: tuple[Trouble, ...] = ()  # met on the way: names and settings that cannot be read
+    others: tuple[OtherQueue, ...] = ()  # quorum queues and streams, which are not read
 
     @property
     def files(self) -> list[Path]:
@@ -157,8 +159,9 @@ def _is_store(path: Path) -> bool:
 def _resolve_directory(path: Path) -> Location | None:
     troubles: list[Trouble] = []
     lends_stores = False
+    others: tuple[OtherQueue, ...] = ()
     if _is_node(path):
-        kind, inside = "node", path / _VHOSTS
+        kind, inside, others = "node", path / _VHOSTS, find_other_queues(path)
         found = [
             _vhost(inside / name, troubles)
             for name in FILES.names(inside)
@@ -182,6 +185,7 @@ def _resolve_directory(path: Path) -> Location | None:
         vhosts=vhosts,
         lends_stores=lends_stores,
         troubles=tuple(troubles),
+        others=others,
     )
 
 

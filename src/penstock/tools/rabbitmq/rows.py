@@ -7,12 +7,14 @@ exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import BadData
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import Properties, json_of_text
 from penstock.tools.rabbitmq.location import FAMILY, Queue, Vhost
+from penstock.tools.rabbitmq.other_queues import OtherQueue
 from penstock.tools.rabbitmq.queue_reading import Held
 from penstock.tools.rabbitmq.trouble import Tell, Trouble
 from penstock.tools.rows import Row, encode_payload
@@ -34,6 +36,21 @@ def trouble_row(trouble: Trouble) -> Row:
     row = place(trouble.path, "damage", trouble.offset, trouble.size, trouble.status)
     row["reason"] = trouble.reason
     return row if trouble.sequence is None else row | {"seq": trouble.sequence}
+
+
+LEFT_OUT: Final = "left-out"
+
+
+def other_row(other: OtherQueue) -> Row:
+    """Return the row of a queue that is not classic, and so is not read."""
+    row = place(other.path, "queue", None, None, LEFT_OUT)
+    what = "stream" if other.type == "stream" else f"{other.type} queue"
+    row["reason"] = f"a {what}: only classic queues are read"
+    return row | {
+        "vhost": None if other.vhost is None else json_of_text(other.vhost),
+        "queue": None if other.queue is None else json_of_text(other.queue),
+        "type": other.type,
+    }
 
 
 def vhost_name(vhost: Vhost, queue: Queue) -> bytes | None:
