@@ -149,6 +149,7 @@ def test_bad_input_is_refused_in_one_line(made: Directory, tmp_path: Path) -> No
 def test_a_huge_length_is_damage_and_takes_no_memory(made: Directory) -> None:
     path = made.queue(b"bills") / "journal.jif"
     record = bytearray(path.read_bytes())
+    record[8:24] = b"\xff" * 16  # no id that its message has
     record[36:40] = b"\xff" * 4
     path.write_bytes(bytes(record))
     os.truncate(path, 2**33)  # a hole: the length fits into the file

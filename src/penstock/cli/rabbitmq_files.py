@@ -25,7 +25,7 @@ from penstock.tools.rabbitmq.importing import (
 from penstock.tools.rabbitmq.location import Location
 from penstock.tools.rabbitmq.other_queues import left_out_words
 from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.repair import Repaired, repair
+from penstock.tools.rabbitmq.repair import MENDED, Repaired, repair
 from penstock.tools.rabbitmq.rows import other_row
 from penstock.tools.rabbitmq.tasks import tasks_or_lines
 from penstock.tools.rabbitmq.trouble import Trouble
@@ -130,12 +130,15 @@ class RabbitMQFiles:
         asked.refuse_others((), "RabbitMQ's")
         result = Repaired()
         yield from repair(self.location, out, result, progress=progress)
-        self.is_damaged = result.left > 0
+        self.is_damaged = result.left > 0 or bool(result.mended)
         self.words += result.notes
         if result.odd_properties:
             self.words.append(
                 f"{result.odd_properties} messages have properties that cannot be read, and were taken along as they are"
             )
+        self.words += [
+            f"{count} messages had {MENDED[word]}" for word, count in result.mended.items()
+        ]
         held = f"{result.messages} messages in {result.queues} queues"
         if result.records:
             held = f"{result.records} records"

@@ -50,8 +50,9 @@ def segments_of(text: str) -> dict[int, bytes]:
     for word in text.split():
         number = SequenceNumber(int(word[1:]))
         relative = segment.relative_of(number, entry_count=ENTRY_COUNT)
-        if word[0] == "p":
-            record = segment.encode_publish(relative, publish(number + 1))
+        if word[0] in "pq":
+            message = number + (1 if word[0] == "p" else 100_000)
+            record = segment.encode_publish(relative, publish(message))
         else:
             record = segment.encode_deliver_or_ack(relative)
         which = segment.segment_of(number, entry_count=ENTRY_COUNT)
@@ -123,6 +124,13 @@ CASES = [
         ["replaced 0"],
     ),
     ("two messages with one number", "q0 d0", "p0", "0pd", ["conflicting 0"]),
+    (
+        "another message with the number of one in a segment",
+        "",
+        "p0 d0 a0 q0",
+        "0p",
+        ["conflicting 0"],
+    ),
     ("two messages with one number in the journal", "p0 q0", "", "0p", ["conflicting 0"]),
     ("an ack before the publish", "a0 d0 p0", "", "0pda", []),
     (

@@ -177,11 +177,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
         made.queue(b"orders"),
         journaled(0, publish(0, b"kept")),
         journaled(1, publish(1, b"transient", is_persistent=False)),
-        journaled(2, publish(2, b"expired", expiry_us=100)),
+        journaled(2, publish(2, b"expired", expiry_us=10**15)),
         journaled(3, publish(3, b"lost", stored=True)),
         journaled(4, publish(4, bytes(2**24))),
     )
-    wanted = Wanted(as_of_us=100)
+    wanted = Wanted(as_of_us=10**15)
     done, met = converted(made.path, tmp_path / "out", wanted=wanted)
     left = done.left
     assert (left.transient, left.expired, left.lost, left.too_large) == (1, 1, 1, 1)
@@ -189,7 +189,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert [decode_envelope(payload)[1] for _, payload in held(tmp_path / "out")["orders"]] == [
         b"kept"
     ]
-    wanted = Wanted(as_of_us=100, transient=True, expired=True)
+    wanted = Wanted(as_of_us=10**15, transient=True, expired=True)
     done, _ = converted(made.path, tmp_path / "all", wanted=wanted)
     assert (done.tasks, done.left.transient, done.left.expired) == (3, 0, 0)
 

@@ -89,6 +89,7 @@ def test_bytes_behind_a_long_run_of_zeros_are_no_zeros(written: Any) -> None:
 def test_a_length_that_no_broker_embeds_is_damage(written: Any) -> None:
     good = journaled(0, publish(0))
     giant = bytearray(journaled(1, publish(1)))
+    giant[8:24] = bytes(16)  # no id that its message has
     giant[36:40] = (2**20).to_bytes(4, "big")
     file = written(good + bytes(giant), size=2**21)
     pieces = list(scan_index_file(file, journal.scan, window=2**12, window_max=2**16))

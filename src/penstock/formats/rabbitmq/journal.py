@@ -6,13 +6,13 @@ kinds, pieces, columns and the fields of a publish record. ``scan`` is the plain
 two together). What an embedded message means is not known here (docs/formats/rabbitmq.md).
 
 There is no checksum and no marker, so a scan cannot go on behind damage. It ends in one piece that
-holds the rest of the file: torn, zeros, or no record.
+holds the rest of the file: torn, zeros, or no record. ``proof`` tells where records begin again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType
@@ -66,6 +66,7 @@ class Status(IntEnum):
     BAD_RECORD = 2  # no record begins here; this takes the rest of the file with it
     TORN = 3  # the file ends inside the record
     ZEROS = 4  # nothing but zeros up to the end: never written
+    BAD_LENGTH = 5  # a record whose message proves another length than it says; no scan yields it
 
     @property
     def word(self) -> str:
@@ -264,6 +265,10 @@ class PieceColumns:
     def __len__(self) -> int:
         return len(self.offset)
 
+    def take(self, rows: NDArray[np.int64] | slice) -> PieceColumns:
+        """Return some of the pieces."""
+        return PieceColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
     @classmethod
     def of_rows(cls, rows: NDArray[np.int64]) -> PieceColumns:
         """Return what a kernel wrote; it writes an expiry as the signed integer with its bits."""
@@ -308,7 +313,7 @@ def scan_journal_columns(
 
 
 # What the kernel knows as plain numbers.
-_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS = map(int, Status)
+_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
 _NONE = int(Kind.NONE)
 
 

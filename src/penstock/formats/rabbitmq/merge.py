@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 
 class Anomaly(IntEnum):
-    """What a finding says of a record, or of a stretch of a file. The first four are statuses."""
+    """What a finding says of a record, or of a stretch of a file. The first four and the last are statuses."""
 
     BAD_MESSAGE = 1  # a publish record whose embedded message is none; it counts as published
     BAD_RECORD = 2  # the rest of the file is no record
@@ -50,9 +50,11 @@ class Anomaly(IntEnum):
         6  # a deliver or ack of a message that no file publishes; mostly its segment is deleted
     )
     REPEATED = 7  # a record that says again what its own file says
-    REPLACED = 8  # a publish record in a segment that has one for the message; the later one counts
-    CONFLICTING = 9  # two publish records of one message with different ids; the segment's counts
+    REPLACED = 8  # a second publish record of one message in a segment; the later one counts
+    # Two publish records of one number with different ids. The segment's counts, in a segment the later one.
+    CONFLICTING = 9
     UNDELIVERED = 10  # an ack of a message that was never delivered; it counts
+    BAD_LENGTH = 11  # a publish record whose message proves another length than it says; it counts
 
     @property
     def word(self) -> str:
@@ -126,7 +128,9 @@ def _collect_segment(
         state = states.setdefault(piece.sequence, _State())
         if piece.kind in (Kind.PUBLISH_PERSISTENT, Kind.PUBLISH_TRANSIENT):
             if state.published or state.delivered:
-                findings.append(Finding(Anomaly.REPLACED, place, piece.sequence))
+                is_same = state.publish is None or state.publish.message_id == piece.message_id
+                anomaly = Anomaly.REPLACED if is_same else Anomaly.CONFLICTING
+                findings.append(Finding(anomaly, place, piece.sequence))
             state = states[piece.sequence] = _State()
             state.publish, state.published = piece, place
         elif state.delivered is None:

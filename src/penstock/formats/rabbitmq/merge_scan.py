@@ -42,10 +42,7 @@ class RecordColumns:
 
     def take(self, rows: NDArray[np.int64] | slice) -> RecordColumns:
         """Return some of the records."""
-        columns = {
-            each.name: getattr(self.pieces, each.name)[rows] for each in fields(PieceColumns)
-        }
-        return RecordColumns(pieces=PieceColumns(**columns), message_id=self.message_id[rows])
+        return RecordColumns(pieces=self.pieces.take(rows), message_id=self.message_id[rows])
 
     def to_pieces(self) -> Iterator[Piece]:
         """Yield the records as the plain scan yields them."""
@@ -56,11 +53,11 @@ class RecordColumns:
             offset, size, status, kind, sequence, expiry_us, body_size, length = row
             yield Piece(
                 offset, size, Status(status), Kind(kind), SequenceNumber(sequence), expiry_us,
-                body_size, length, message_id if kind in _PUBLISHES else b"",
+                body_size, length, message_id if kind in PUBLISHES else b"",
             )  # fmt: skip
 
 
-_PUBLISHES: Final = (Kind.PUBLISH_PERSISTENT, Kind.PUBLISH_TRANSIENT)
+PUBLISHES: Final = (Kind.PUBLISH_PERSISTENT, Kind.PUBLISH_TRANSIENT)
 
 
 def records_in(data: NDArray[np.uint8], pieces: PieceColumns, *, base: int) -> RecordColumns:

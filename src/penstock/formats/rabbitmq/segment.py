@@ -202,7 +202,7 @@ def scan_segment_columns(
 
 
 # What the kernel knows as plain numbers.
-_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS = map(int, Status)
+_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
 _KIND_PERSISTENT, _KIND_TRANSIENT = int(Kind.PUBLISH_PERSISTENT), int(Kind.PUBLISH_TRANSIENT)
 _KIND_DELIVER_OR_ACK, _KIND_NONE = int(Kind.DELIVER_OR_ACK), int(Kind.NONE)
 

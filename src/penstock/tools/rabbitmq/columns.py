@@ -189,6 +189,8 @@ class _Reader:
         length = np.where(embedded, entries.length, stretches.size - FRAMING_SIZE)
         readable = (places >= 0) & (embedded | _is_record(data, places, length, entries))
         found = scan_messages(data, np.where(readable, start, 0), np.where(readable, length, 0))
+        # A message of another size than the index says is damage, which is told one by one.
+        found.status[found.body_length != entries.body_size] = Status.SCALAR
         is_fast = found.status == Status.FAST
         kept = is_fast.copy()
         if not self._wanted.transient:

@@ -8,7 +8,8 @@ hold both versions, if a broker was stopped while it converted a queue; version 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from heapq import merge as merge_sorted
 from itertools import pairwise
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
 from penstock.formats.rabbitmq import journal, queue_v2
-from penstock.formats.rabbitmq.journal import Kind, Piece, Status
-from penstock.formats.rabbitmq.merge import Entry, Finding, merge
+from penstock.formats.rabbitmq.journal import Kind, Piece
+from penstock.formats.rabbitmq.merge import Anomaly, Entry, Finding, merge
 from penstock.formats.rabbitmq.merge_scan import (
+    PUBLISHES,
     EntryColumns,
     RecordColumns,
     joined,
@@ -29,6 +31,17 @@ from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rabbitmq.location import Queue
+from penstock.tools.rabbitmq.plausible import (
+    BAD_ACK,
+    BAD_EXPIRY,
+    BAD_SEQUENCE,
+    EXPIRY_MIN_US,
+    SEQUENCE_END,
+    expiry_end_us,
+    expiry_reason,
+    is_plausible_expiry,
+    sequence_reason,
+)
 from penstock.tools.rabbitmq.trouble import (
     REASONS,
     UNREADABLE,
@@ -121,13 +134,37 @@ def _read_version_1(
 ) -> Iterator[Indexed]:
     journaled = _journal_by_segment(queue, entry_count, tell, progress)
     paths = dict(queue.segments)
+    end_us = expiry_end_us()
     for number in sorted(journaled.keys() | paths.keys()):
-        pieces = list(_segment_pieces(paths.get(number), number, entry_count, tell, progress))
+        pieces = _segment_pieces(paths.get(number), number, entry_count, tell, progress)
         merged = merge(journaled.pop(number, []), {number: pieces})
         for finding in merged.findings:
             tell(_trouble(queue, paths, finding))
-        for entry in merged.entries:
-            yield _indexed(queue, paths, entry)
+        # What is odd about a segment is told before its messages, in columns too.
+        yield from [
+            _judged(_indexed(queue, paths, entry), tell, end_us) for entry in merged.entries
+        ]
+
+
+def _judged(indexed: Indexed, tell: Tell, end_us: int) -> Indexed:
+    """Return a message without an expiry that cannot be; tell that, and a sequence number that cannot be."""
+    if indexed.is_acked:
+        return indexed
+    for trouble in _implausible(indexed, end_us):
+        tell(trouble)
+        if trouble.status == BAD_EXPIRY:
+            indexed = indexed._replace(expiry_us=0)
+    return indexed
+
+
+def _implausible(indexed: Indexed, end_us: int) -> Iterator[Trouble]:
+    place = (indexed.path, indexed.offset, None)
+    if not is_plausible_expiry(indexed.expiry_us, end_us):
+        reason = expiry_reason(indexed.expiry_us)
+        yield Trouble(*place, BAD_EXPIRY, reason, indexed.sequence)
+    if indexed.sequence >= SEQUENCE_END:
+        reason = sequence_reason(indexed.sequence)
+        yield Trouble(*place, BAD_SEQUENCE, reason, indexed.sequence)
 
 
 def _journal_by_segment(
@@ -150,30 +187,67 @@ def _journal_by_segment(
 
 def _segment_pieces(
     path: Path | None, number: int, entry_count: int, tell: Tell, progress: Progress
-) -> Iterator[Piece]:
+) -> list[Piece]:
     if path is None:
-        return
+        return []
     try:
         with opened(path) as file:
             scan = segment_scan(number, entry_count)
-            yield from _records(path, scan_index_file(file, scan, progress=progress), tell)
+            return _records(path, scan_index_file(file, scan, progress=progress), tell)
     except (OSError, PathRefused) as error:
         tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
     except InvalidValue as error:
         tell(Trouble(path, None, None, "bad-name", str(error)))
+    return []
 
 
-def _records(path: Path, pieces: Iterator[Piece], tell: Tell) -> Iterator[Piece]:
-    """Yield the records of a file, as many as are held; tell what else there is."""
-    for count, piece in enumerate(pieces):
-        if piece.kind is Kind.NONE:
-            status = piece.status
-            tell(Trouble(path, piece.offset, piece.size, status.word, reason_of(status)))
-        elif count < RECORDS_MAX:
-            yield piece
-        else:
+def _records(path: Path, pieces: Iterator[Piece], tell: Tell) -> list[Piece]:
+    """Return the records of a file, as many as are held; tell what else there is."""
+    held: list[Piece] = []
+    for piece in pieces:
+        if len(held) >= RECORDS_MAX and piece.kind is not Kind.NONE:
             tell(_too_many(path, piece.offset))
-            return
+            break
+        held.append(piece)
+    return [held[row] for row in _believed(path, held, tell)]
+
+
+def _believed(path: Path, pieces: Sequence[Piece], tell: Tell) -> list[int]:
+    """Return which pieces are records that count; tell where there are none.
+
+    Before damage with records behind it, the delivers and acks of a segment are in doubt back to the last publish that
+    its message proves: two bytes of anything may look like one, and an ack that is none would lose a message.
+    """
+    believed: list[int] = []
+    doubtful = 0  # how many of the believed come before what is in doubt
+    last: int | None = None  # the sequence number of the last publish
+    for row, piece in enumerate(pieces):
+        if piece.kind is not Kind.NONE:
+            believed.append(row)
+            if piece.kind in PUBLISHES:
+                last = piece.sequence
+                doubtful = len(believed) if piece.length else doubtful
+            continue
+        reason = reason_of(piece.status)
+        if row + 1 < len(pieces):
+            kept = [at for at in believed[doubtful:] if pieces[at].kind is not Kind.DELIVER_OR_ACK]
+            reason = _gap_reason(
+                last, pieces[row + 1].sequence, len(believed) - doubtful - len(kept)
+            )
+            believed[doubtful:] = kept
+        tell(Trouble(path, piece.offset, piece.size, piece.status.word, reason))
+    return believed
+
+
+def _gap_reason(before: int | None, behind: int, ignored: int) -> str:
+    """Return what is said of a stretch between two publishes that is no record."""
+    count = "an unknown number of" if before is None or behind <= before else behind - before - 1
+    reason = (
+        f"no record begins here: {count} entries skipped, up to the next that its message proves"
+    )
+    if ignored:
+        reason += f"; {ignored} delivers or acks before it are in doubt and ignored"
+    return reason
 
 
 def _too_many(path: Path, offset: int) -> Trouble:
@@ -183,8 +257,11 @@ def _too_many(path: Path, offset: int) -> Trouble:
 
 def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Trouble:
     path = _path(queue, segments, finding.place.segment)
-    word = finding.anomaly.word
-    return Trouble(path, finding.place.offset, None, word, REASONS[word], finding.sequence)
+    word, sequence = finding.anomaly.word, finding.sequence
+    reason = REASONS[word]
+    if finding.anomaly is Anomaly.ORPHAN and sequence is not None and sequence >= SEQUENCE_END:
+        word, reason = BAD_ACK, sequence_reason(sequence)
+    return Trouble(path, finding.place.offset, None, word, reason, sequence)
 
 
 def _path(queue: Queue, segments: dict[int, Path], segment: int | None) -> Path:
@@ -251,6 +328,7 @@ def read_index_columns(
     """
     records = _record_columns(queue.journal, journal.scan_journal_columns, tell, progress)
     order, numbers, firsts = _by_segment(records, entry_count)
+    end_us = expiry_end_us()
     journaled = dict(zip(numbers, pairwise([*firsts, len(order)]), strict=True))
     paths = dict(queue.segments)
     for number in sorted(journaled.keys() | paths.keys()):
@@ -263,7 +341,26 @@ def read_index_columns(
             records.take(order[first:end]), flushed, number=number, entry_count=entry_count
         )
         troubles += [_trouble(queue, paths, finding) for finding in findings]
-        yield IndexPart(entries, path, queue.journal, troubles)
+        part = IndexPart(entries, path, queue.journal, troubles)
+        yield _judged_columns(part, end_us)
+
+
+def _judged_columns(part: IndexPart, end_us: int) -> IndexPart:
+    """Return what ``_judged`` returns of the messages of a part; what it tells is told with the part."""
+    import numpy as np
+
+    entries = part.entries
+    expiry = entries.expiry_us
+    is_expiry_bad = (expiry != 0) & ((expiry < EXPIRY_MIN_US) | (expiry >= end_us))
+    is_bad = (is_expiry_bad | (entries.sequence >= SEQUENCE_END)) & ~entries.is_acked
+    if not is_bad.any():
+        return part
+    for row in np.flatnonzero(is_bad).tolist():
+        path = part.journal if entries.is_journaled[row] else part.segment
+        assert path is not None, "a record comes from a file"
+        part.troubles.extend(_implausible(indexed_at(entries, row, path), end_us))
+    without = np.where(is_expiry_bad & is_bad, np.uint64(0), expiry)
+    return part._replace(entries=replace(entries, expiry_us=without))
 
 
 def _by_segment(
@@ -301,17 +398,20 @@ def _record_columns(
 
 
 def _only_records(path: Path, records: RecordColumns, tell: Tell) -> RecordColumns:
-    """Return what is a record; tell what is none, and where those begin that are too many."""
+    """Return what is a record that counts; tell what is none, and where those begin that are too many."""
     pieces = records.pieces
     if len(records) > RECORDS_MAX and pieces.kind[RECORDS_MAX] != Kind.NONE:
         tell(_too_many(path, int(pieces.offset[RECORDS_MAX])))
-        return records.take(slice(0, RECORDS_MAX))
-    if len(records) and pieces.kind[-1] == Kind.NONE:  # nothing ever follows it
-        status = Status(int(pieces.status[-1]))
-        offset, size = int(pieces.offset[-1]), int(pieces.size[-1])
-        tell(Trouble(path, offset, size, status.word, reason_of(status)))
-        return records.take(slice(0, -1))
-    return records
+        records = records.take(slice(0, RECORDS_MAX))
+    if not (records.pieces.kind == Kind.NONE).any():
+        return records
+    return records.take(_rows(_believed(path, list(records.to_pieces()), tell)))
+
+
+def _rows(rows: list[int]) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.array(rows, dtype=np.int64)
 
 
 # --- version 2 -----------------------------------------------------------------------------------
@@ -319,6 +419,7 @@ def _only_records(path: Path, records: RecordColumns, tell: Tell) -> RecordColum
 
 def _read_version_2(queue: Queue, tell: Tell, progress: Progress) -> Iterator[Indexed]:
     stores = dict(queue.stores)
+    end_us = expiry_end_us()
     for number, path in queue.indexes:
         try:
             with opened(path) as file:
@@ -327,7 +428,7 @@ def _read_version_2(queue: Queue, tell: Tell, progress: Progress) -> Iterator[In
                     if slot.status is SlotStatus.OK:
                         # Without its file it is missing, like a record that the file does not have.
                         store = stores.get(number, path.with_suffix(queue_v2.STORE_SUFFIX))
-                        yield _indexed_slot(path, store, slot)
+                        yield _judged(_indexed_slot(path, store, slot), tell, end_us)
                     else:
                         tell(_bad_slot(path, slot))
         except BadData as error:

@@ -18,6 +18,7 @@ from penstock.formats.rabbitmq.queue_v2 import RecordStatus
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rabbitmq.location import Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
+from penstock.tools.rabbitmq.plausible import BAD_SIZE, size_reason
 from penstock.tools.rabbitmq.queue_index import (
     Embedded,
     Indexed,
@@ -186,7 +187,12 @@ def read_held(indexed: Indexed, bodies: Bodies, tell: Tell) -> Held | None:
             tell(data)
         return None
     message = decode(data, lambda status, reason: tell(_bad(indexed, status, reason)))
-    return None if message is None else Held(indexed, message)
+    if message is None:
+        return None
+    size = message.content.body_size
+    if size != indexed.body_size:
+        tell(_bad(indexed, BAD_SIZE, size_reason(indexed.body_size, size)))
+    return Held(indexed, message)
 
 
 def _bad(indexed: Indexed, status: str, reason: str) -> Trouble:

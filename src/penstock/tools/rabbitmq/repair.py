@@ -8,6 +8,7 @@ their records still count. What a broker saves at a clean stop is not written: i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from penstock.tools.new_directory import whole_directory
 from penstock.tools.rabbitmq.importing import home
 from penstock.tools.rabbitmq.location import JOURNAL, PERSISTENT, TRANSIENT, Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
+from penstock.tools.rabbitmq.plausible import BAD_EXPIRY, BAD_SEQUENCE, BAD_SIZE, SEQUENCE_END
 from penstock.tools.rabbitmq.queue_index import Shared
 from penstock.tools.rabbitmq.queue_reading import Bodies, Held, Wanted, decode, read_queue
 from penstock.tools.rabbitmq.rows import trouble_row
@@ -59,6 +61,13 @@ STORE_FILE_SIZE: Final = 16 * 2**20
 
 BUFFER_SIZE: Final = 2**20
 
+MENDED: Final = {
+    BAD_EXPIRY: "an impossible expiry, and were taken along without it",
+    BAD_SIZE: "another size than their index says, and were taken along with the true one",
+    BAD_SEQUENCE: "an impossible sequence number, and were taken along behind all others of their queue",
+}
+"""What is wrong with messages that are taken along all the same, by status."""
+
 
 @dataclass
 class Repaired:
@@ -71,6 +80,7 @@ class Repaired:
     odd_properties: int = (
         0  # messages that were taken along although their properties cannot be read
     )
+    mended: Counter[str] = field(default_factory=Counter)  # messages taken along, by MENDED
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,7 +91,10 @@ def repair(
     with whole_directory(out, source=home(location)) as new:
         for trouble in _salvage(location, new, result, progress):
             if trouble.is_damage:
-                result.left += 1
+                if trouble.status in MENDED:
+                    result.mended[trouble.status] += 1
+                else:
+                    result.left += 1
                 yield trouble_row(trouble)
 
 
@@ -157,8 +170,6 @@ class _Salvage:
                 raw = bodies.read(held.indexed)
                 if isinstance(raw, Trouble):
                     self.met.append(raw)  # a broker is at work and has just removed it
-                elif not segments.can_hold(held.indexed.sequence):
-                    self.met.append(_beyond(held))
                 else:
                     store = persistent if held.indexed.is_persistent else transient
                     self._take(held, raw, segments, store)
@@ -185,7 +196,7 @@ class _Salvage:
             body_size=message.content.body_size,
             embedded=b"" if is_shared else raw,
         )
-        segments.add(SequenceNumber(indexed.sequence), publish, bool(indexed.is_delivered))
+        segments.add(indexed.sequence, publish, bool(indexed.is_delivered))
         self.result.messages += 1
         try:
             message.content.properties  # noqa: B018 - only whether they can be read is asked
@@ -201,11 +212,6 @@ class _Salvage:
     def _drained(self) -> Iterator[Trouble]:
         yield from self.met
         self.met.clear()
-
-
-def _beyond(held: Held) -> Trouble:
-    indexed, reason = held.indexed, "no segment can hold this sequence number"
-    return Trouble(indexed.path, indexed.offset, None, "out-of-range", reason, indexed.sequence)
 
 
 class _NewFile:
@@ -255,13 +261,13 @@ class _Segments:
         self._directory = directory
         self._entry_count = entry_count
         self._number = -1
+        self._next = 0  # the sequence number behind the last message
         self._file: _NewFile | None = None
 
-    def can_hold(self, sequence: int) -> bool:
-        """Return whether the segment of a message is full below the end of all sequence numbers."""
-        return sequence // self._entry_count < journal.SEQUENCE_MAX // self._entry_count
-
-    def add(self, sequence: SequenceNumber, publish: Publish, is_delivered: bool) -> None:
+    def add(self, found: int, publish: Publish, is_delivered: bool) -> None:
+        """Add a message. One whose number is impossible goes behind all others: it comes last, by its number."""
+        sequence = SequenceNumber(found if found < SEQUENCE_END else self._next)
+        self._next = sequence + 1
         number = segment.segment_of(sequence, entry_count=self._entry_count)
         if self._file is None or number != self._number:
             self.finish()

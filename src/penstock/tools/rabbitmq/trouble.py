@@ -59,7 +59,8 @@ REASONS: Final[dict[str, str]] = {
     Anomaly.ORPHAN.word: "of a message that no file publishes: its segment is deleted",
     Anomaly.REPEATED.word: "the file says this twice",
     Anomaly.REPLACED.word: "a second publish of the message; the later one counts",
-    Anomaly.CONFLICTING.word: "two messages with one sequence number; the segment's counts",
+    Anomaly.CONFLICTING.word: "two messages with one sequence number: one of them is lost; the segment's counts, in a"
+    " segment the later one",
     Anomaly.UNDELIVERED.word: "an ack of a message that was never delivered",
     message_store.Status.BAD_MARKER.word: "the end marker is not there",
     message_store.Status.BAD_LENGTH.word: "an impossible length",

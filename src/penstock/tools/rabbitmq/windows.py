@@ -7,14 +7,16 @@ and when no more of it is worth waiting for. A file may be cut while it is read;
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from penstock.binary import Bytes
+from penstock.binary import UINT32, Bytes
 from penstock.formats.kernel import bulk
-from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
+from penstock.formats.rabbitmq import journal, message_store, proof, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
+from penstock.formats.rabbitmq.merge_scan import records_in
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
 from penstock.storage.files import File
 from penstock.storage.log_end import end_of_data, read_data
@@ -66,12 +68,32 @@ def scan_index_file(
     window: int = WINDOW,
     window_max: int = EMBEDDED_MAX,
 ) -> Iterator[Piece]:
-    """Yield every piece of a journal or a segment; offsets count from the start of the file."""
+    """Yield every piece of a journal or a segment; offsets count from the start of the file.
 
-    def judge(base: int, data: bytes, size: int) -> Generator[Piece, None, int]:
-        return _shifted(scan(data, size=size), base)
+    Behind damage the scan goes on at the next record that its message proves.
+    """
 
-    return _judged(file, judge, _rest, progress, window, window_max)
+    def judge(
+        base: int, data: bytes, size: int, trust: int
+    ) -> Generator[Piece, None, tuple[int, bool]]:
+        pieces = scan(data, size=size)
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as done:
+                return int(done.value), False
+            if base + piece.offset >= trust and _is_doubtful(data, piece):
+                return piece.offset, True
+            yield piece._replace(offset=base + piece.offset) if base else piece
+
+    def pieces_in(data: bytes) -> list[Piece]:
+        return list(scan(data))
+
+    def mended(base: int, data: bytes) -> Piece:
+        return next(scan(data))._replace(offset=base, status=Status.BAD_LENGTH)
+
+    make = _Made(judge, pieces_in, _rest, mended)
+    return _judged(file, make, progress, window, window_max)
 
 
 class IndexWindow(NamedTuple):
@@ -100,49 +122,146 @@ def scan_index_columns(
         return iter(())
     np = _numpy()
 
-    def judge(base: int, raw: bytes, size: int) -> Generator[IndexWindow, None, int]:
+    def judge(
+        base: int, raw: bytes, size: int, trust: int
+    ) -> Generator[IndexWindow, None, tuple[int, bool]]:
         data = np.frombuffer(raw, dtype=np.uint8)
         batches = scan(data, size=size)
         while True:
             try:
                 pieces = next(batches)
             except StopIteration as done:
-                return int(done.value)
-            yield IndexWindow(base, data, pieces)
+                return int(done.value), False
+            first = _first_doubtful(raw, data, pieces, trust - base)
+            if first is None:
+                yield IndexWindow(base, data, pieces)
+                continue
+            if first:
+                yield IndexWindow(base, data, pieces.take(slice(0, first)))
+            return int(pieces.offset[first]), True
+
+    def pieces_in(raw: bytes) -> list[Piece]:
+        data = np.frombuffer(raw, dtype=np.uint8)
+        return [
+            piece for found in scan(data) for piece in records_in(data, found, base=0).to_pieces()
+        ]
+
+    def mended(base: int, raw: bytes) -> IndexWindow:
+        data = np.frombuffer(raw, dtype=np.uint8)
+        (pieces,) = scan(data)
+        status = np.full(1, Status.BAD_LENGTH, dtype=np.int64)
+        return IndexWindow(base, data, replace(pieces, status=status))
 
     def rest(base: int, size: int, status: Status) -> IndexWindow:
         row = (0, size - base, status, Kind.NONE, 0, 0, 0, 0)
         pieces = PieceColumns.of_rows(np.array([row], dtype=np.int64).T)
         return IndexWindow(base, np.empty(0, dtype=np.uint8), pieces)
 
-    return _judged(file, judge, rest, progress, window, window_max)
+    return _judged(file, _Made(judge, pieces_in, rest, mended), progress, window, window_max)
+
+
+class _Made(NamedTuple, Generic[T]):
+    """How the pieces of an index are found and made, one by one or in columns."""
+
+    # Given where a window begins, its bytes, how many are left of the file, and up to where records are taken as they
+    # are: yields what is found, and returns how far it came, and whether a record is in doubt there.
+    judge: Callable[[int, bytes, int, int], Generator[T, None, tuple[int, bool]]]
+    pieces_in: Callable[[bytes], list[Piece]]  # of bytes that are a whole file
+    rest: Callable[[int, int, Status], T]  # a stretch that is no record
+    mended: Callable[[int, bytes], T]  # a record that has another length than it says
 
 
 def _judged(
-    file: File,
-    judge: Callable[[int, bytes, int], Generator[T, None, int]],
-    rest: Callable[[int, int, Status], T],
-    progress: Progress,
-    window: int,
-    window_max: int,
+    file: File, make: _Made[T], progress: Progress, window: int, window_max: int
 ) -> Iterator[T]:
-    """Yield what is judged of each window, and what is left where nothing more can be judged.
-
-    ``judge`` is given where the window begins, its bytes, and how many are left of the file; it returns how far it came.
-    """
+    """Yield what is judged of each window, and what is left where nothing more can be judged."""
     base, size, room = 0, file.size(), window
+    trust = 0  # up to here records are taken as they are: nothing behind them proves otherwise
     while base < size:
         data, size = _read(file, base, room, size)
-        position = yield from judge(base, data, size - base)
+        position, is_doubtful = yield from make.judge(base, data, size - base, trust)
         progress(position)
         base += position
         is_full = room >= window_max
-        room = window if position else min(2 * room, window_max)
-        if position == 0 and base < size:
+        room = window if position or is_doubtful else min(2 * room, window_max)
+        status = None
+        if not is_doubtful and position == 0 and base < size:
             status = _hopeless(file, data, base, size, is_full)
-            if status is not None:
-                yield rest(base, size, status)
-                return
+        if is_doubtful or (status is Status.BAD_RECORD and base >= trust):
+            made, base, trust = _resynchronised(file, make, base, size)
+            yield from made
+        elif status is not None:
+            yield make.rest(base, size, status)
+            return
+
+
+def _resynchronised(file: File, make: _Made[T], base: int, size: int) -> tuple[list[T], int, int]:
+    """Return what is known of a record in doubt, where the scan goes on, and up to where records are then trusted."""
+    head = file.read(base, journal.PUBLISH_SIZE + proof.FOUND_MAX)
+    for publish_size in (segment.PUBLISH_SIZE, journal.PUBLISH_SIZE):
+        length = proof.true_length(head, publish_size)
+        if length is not None:
+            body = publish_size + length
+            patched = head[: publish_size - 4] + UINT32.pack(length) + head[publish_size:body]
+            pieces = make.pieces_in(patched)
+            if len(pieces) == 1 and pieces[0].length == length:
+                return [make.mended(base, patched)], base + body, 0
+    found = _next_proven(file, make, base, size)
+    if found is None:
+        return [], base, size  # nothing behind it is proven either
+    between = file.read(base, found - base) if found - base <= EMBEDDED_MAX else b""
+    pieces = make.pieces_in(between)
+    if pieces and all(piece.kind is not Kind.NONE for piece in pieces):
+        # Its message is damaged, but records follow each other from here to the one that is proven.
+        doubts = sum(_is_doubtful(between, piece) for piece in pieces)
+        if doubts == 1:
+            return [], base, found
+    return [make.rest(base, found, Status.BAD_RECORD)], found, 0
+
+
+def _next_proven(file: File, make: _Made[Any], base: int, size: int) -> int | None:
+    """Return where the first record behind ``base`` begins that its embedded message proves."""
+    start = base + 1
+    while start < size:
+        offset = file.next_data(start)
+        if offset is None or offset >= size:
+            return None
+        start = max(start, offset - journal.PUBLISH_SIZE)
+        data = file.read(start, min(WINDOW + proof.FOUND_MAX, size - start))
+        for body, length in proof.find_proven(data):
+            for publish_size in (segment.PUBLISH_SIZE, journal.PUBLISH_SIZE):
+                if body >= publish_size:
+                    pieces = make.pieces_in(data[body - publish_size : body + length])
+                    if len(pieces) == 1 and pieces[0].length == length:
+                        return start + body - publish_size
+        if len(data) <= proof.FOUND_MAX or start + len(data) >= size:
+            return None
+        start += len(data) - proof.FOUND_MAX
+    return None
+
+
+def _is_doubtful(data: Bytes, piece: Piece) -> bool:
+    """Return whether a piece is no record, or a publish that its embedded message does not prove."""
+    if piece.kind is Kind.NONE:
+        return piece.status is not Status.ZEROS
+    end = piece.offset + piece.size
+    if not piece.length or proof.ends_with_id(data, end, piece.message_id):
+        return False
+    return not proof.is_whole_message(data[end - piece.length : end], piece.message_id)
+
+
+def _first_doubtful(
+    raw: bytes, data: NDArray[np.uint8], pieces: PieceColumns, trust: int
+) -> int | None:
+    """Return the first row from the offset ``trust`` on that ``_is_doubtful`` would doubt."""
+    is_none = pieces.kind == int(Kind.NONE)
+    rows = {*proof.unproven(data, pieces).tolist(), *is_none.nonzero()[0].tolist()}
+    for row in sorted(rows):
+        if pieces.offset[row] >= trust:
+            (piece,) = records_in(data, pieces.take(slice(row, row + 1)), base=0).to_pieces()
+            if _is_doubtful(raw, piece):
+                return int(row)
+    return None
 
 
 def _hopeless(file: File, data: bytes, base: int, size: int, is_full: bool) -> Status | None:
@@ -159,15 +278,6 @@ def _read(file: File, base: int, room: int, size: int) -> tuple[bytes, int]:
     wanted = min(room, size - base)
     data = file.read(base, wanted)
     return data, size if len(data) == wanted else base + len(data)
-
-
-def _shifted(pieces: Generator[Piece, None, int], base: int) -> Generator[Piece, None, int]:
-    while True:
-        try:
-            piece = next(pieces)
-        except StopIteration as done:
-            return int(done.value)
-        yield piece._replace(offset=base + piece.offset) if base else piece
 
 
 def _rest(base: int, size: int, status: Status) -> Piece:
