@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock import open as penstock_node
+from penstock.cli.pipeline import _check
 from penstock.formats.taskflux.generation import Generation
 from support.directories import build
+from support.rabbitmq_directories import unpacked
 from support.table_runs import begun_elsewhere
 
 MAIN = "import sys; sys.argv[0] = 'penstock'\nfrom penstock.cli.main import main; main()"
@@ -51,6 +53,15 @@ def test_what_is_wrong_is_said_at_once(
     assert "Traceback" not in done.stderr
     assert "Spark" not in done.stderr, "it was not started"
     assert not (tmp_path / "out").exists()
+
+
+def test_quorum_queues_and_streams_are_reported_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(unpacked("c9_quorum_and_stream_kill9", tmp_path / "rabbit"))
+    assert not _check([root]).is_complete
+    assert "2 queues are not classic and left out: quorum 'qq'" in capsys.readouterr().err
+    assert _check([root], classic_only=True).is_complete
 
 
 def test_a_run_beside_another_is_refused_and_names_the_holder_of_the_lock(tmp_path: Path) -> None:

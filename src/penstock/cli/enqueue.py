@@ -43,14 +43,12 @@ from penstock.cli.task_input import (
 )
 from penstock.errors import (
     ConnectionFailed,
-    InvalidValue,
     PenstockError,
     PolicyViolated,
-    RequestRefused,
-    SequenceForgotten,
 )
 from penstock.model import DEFAULT_QUEUE
 from penstock.protocol.version2 import Enqueue
+from penstock.tools.numbered import send_numbered
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -205,7 +203,7 @@ def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> No
             if sending.queue != DEFAULT_QUEUE:
                 client.create_queue(sending.queue, exist_ok=True)
             counts: Counter[str] = Counter({sending.queue: 0})
-            _send_numbered(client, sending, _counted(sending.requests, counts))
+            send_numbered(client, _counted(sending.requests, counts), sending.whose)
             for queue, count in counts.items():
                 totals.setdefault(queue, Counter()).update(count=count)
             totals[sending.queue].update(left_fields(sending.left))
@@ -221,26 +219,6 @@ def _counted(requests: Iterator[Enqueue], counts: Counter[str]) -> Iterator[Enqu
     for request in requests:
         counts[request.queue] += len(request.payloads)
         yield request
-
-
-def _send_numbered(client: Client, sending: Sending, requests: Iterator[Enqueue]) -> None:
-    """Send what no earlier run has sent.
-
-    A node remembers the last requests of a producer, and of older ones only that there were some. Numbers
-    grow, and requests go in order, so what it has forgotten was taken and stands before all the rest.
-    """
-    try:
-        for request in requests:
-            try:
-                client.enqueue_numbered([request])
-            except SequenceForgotten:
-                continue
-            client.enqueue_numbered(requests)
-    except InvalidValue:
-        raise RequestRefused(
-            f"an earlier run sent other messages of {sending.whose}: the files, the selection or the queue have changed"
-            " since; repeat the command as it was, or start a new import with --producer NAME"
-        ) from None
 
 
 def _feed(

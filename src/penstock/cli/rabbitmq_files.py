@@ -19,6 +19,7 @@ from penstock.tools.rabbitmq.importing import (
     Left,
     Selection,
     Target,
+    last_write_us,
     plan,
     read_requests,
 )
@@ -157,7 +158,7 @@ class RabbitMQFiles:
     def requests(self, asked: Asked, producer: str | None, progress: Progress) -> Iterator[Sending]:
         """Return what is to be sent. Messages expire as of the last write, for that stays the same."""
         asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")
-        selection = self._selection(asked, self._last_write_us())
+        selection = self._selection(asked, last_write_us(self.location))
         targets = plan(self.location, selection)  # refuses before anybody is asked for a node
         return self._sendings(targets, selection, producer, progress)
 
@@ -184,19 +185,6 @@ class RabbitMQFiles:
             )
         self._left_out(selection)
         self._judge(total)
-
-    def _last_write_us(self) -> int:
-        stores = (
-            path for vhost in self.location.vhosts for path in (*vhost.persistent, *vhost.transient)
-        )
-        return max(
-            (
-                path.stat().st_mtime_ns // 1000
-                for path in (*self.location.files, *stores)
-                if path.exists()
-            ),
-            default=0,
-        )
 
 
 def now_us() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,17 @@ from penstock.errors import InvalidValue
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.audit import audit
+from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.migrate import to_directory, to_node
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.pipeline.run import run
 from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
+from penstock.tools.rabbitmq.importing import RANGE, plan, read_requests
 from penstock.tools.rabbitmq.location import resolve
 from penstock.tools.rabbitmq.verify import verify
 from spark.pipeline.test_run import comparable, live, rows
 from support.at_rest import listed
+from support.command import penstock as command
 from support.node_process import NodeProcess
 from support.rabbitmq_directories import NAMES, Directory, journaled, publish, stored, unpacked
 from support.rabbitmq_tables import check_truth, dumped
@@ -129,6 +133,47 @@ def test_a_migration_brings_envelopes_in_order_and_repeated_doubles_nothing(
     assert [(key, e.sequence) for key, e, _ in held["orders"]] == [(-2, 0), (-2, 1), (0, 0), (0, 1)]
     ((key, envelope, _),) = held["other~mail"]
     assert (key, envelope.vhost, envelope.queue) == (0, b"other", b"mail")
+
+
+def test_two_import_tools_doubled_each_others_messages(spark: SparkSession, tmp_path: Path) -> None:
+    """Each repeats what the other did, and finishes what the other began."""
+    root = broker(tmp_path / "rabbit")
+    made = Directory(tmp_path / "rabbit", b"many")
+    numbers = range(0, 8 * RANGE, 100)  # eight requests
+    made.journal(
+        made.queue(b"many"), *(journaled(n, publish(1000 + n, b"%d" % n)) for n in numbers)
+    )
+    expected = BODIES | {"many~many": [b"%d" % n for n in numbers]}
+    words = ["enqueue", "--from", root, "--node"]
+
+    def held(node: NodeProcess) -> dict[str, list[bytes]]:
+        with penstock.connect(node.address) as client:
+            return {
+                str(stat.name): [decode_envelope(task.payload)[1] for task in client.peek(stat.name, 100)]
+                for stat in client.queues() if stat.name
+            }  # fmt: skip
+
+    def migrate(node: NodeProcess) -> tuple[int, int]:
+        return to_node(moment(spark, str(root), asked=ASKED), node.address, lambda _: None)
+
+    with NodeProcess(tmp_path / "first").wait_listening() as node:
+        assert command(*words, node.address).code == 1  # one message is missing
+        assert migrate(node) == (5, 86)
+        assert held(node) == expected
+    with NodeProcess(tmp_path / "second").wait_listening() as node:
+        assert migrate(node) == (5, 86)
+        assert command(*words, node.address).code == 1
+        assert held(node) == expected
+    with NodeProcess(tmp_path / "third").wait_listening() as node:
+        selection = ASKED.selection(find_sources([str(root)])[0])
+        (target,) = [each for each in plan(resolve(root), selection) if each.name == "many~many"]
+        ((_, requests, _),) = read_requests([target], selection, tell=lambda _: None)
+        with penstock.connect(node.address) as client:
+            client.create_queue("many~many")
+            client.enqueue_numbered(islice(requests, 3))  # as a run that was killed
+        assert migrate(node) == (5, 86)
+        assert command(*words, node.address).code == 1
+        assert held(node) == expected
 
 
 @pytest.mark.heavy

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +15,18 @@ from penstock.client.blocking import connect
 from penstock.errors import InvalidValue
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
+from penstock.protocol.version2 import Enqueue
 from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.snapshot import write_snapshot
 from penstock.spark.pipeline.unlogged import SPOOL
+from penstock.tools.numbered import send_numbered
+from penstock.tools.rabbitmq.importing import Selection, plan, read_requests
+from penstock.tools.rabbitmq.location import FAMILY as BROKER
+from penstock.tools.rabbitmq.location import resolve
+from penstock.tools.rabbitmq.trouble import ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame
 
 
@@ -34,7 +40,8 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
     """Put the tasks into a node, queue by queue in the order of delivery; return how many queues and tasks.
 
     Queues that the node lacks are made with their policies. A migration that was cut off can be repeated: its
-    requests carry numbers made of the source and the entry, so what arrived before is not taken twice.
+    requests carry numbers made of the source and the entry, so what arrived before is not taken twice. Messages of a
+    broker are sent by the requests of ``penstock enqueue --from``, so that either finishes what the other began.
     """
     _refuse_spool(moment)
     queues = moment.lives.select("queue", "policy").orderBy("queue").collect()
@@ -49,7 +56,10 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
                     keys=None if policy.keys is None else (policy.keys.lowest, policy.keys.highest),
                     exist_ok=True,
                 )
-    name, count = _survey(moment, say)
+    if moment.source.family == BROKER:
+        return len(queues), _send_messages(moment, node, say)
+    name = f"{moment.source.name}\n{moment.index}\n{moment.term}"
+    count = moment.tasks.count()
     say(f"moving {count:,} tasks of {len(queues)} queues")
     application = "migrate-" + hashlib.sha256(name.encode()).hexdigest()[:24]
     # One partition a queue at least: the order within a key must hold.
@@ -82,19 +92,36 @@ def _fitting(moment: Moment) -> DataFrame:
     return moment.tasks if moment.source.has_log else moment.tasks.where(is_fitting)
 
 
-def _survey(moment: Moment, say: Callable[[str], None]) -> tuple[str, int]:
-    """Return what tells this state from every other, and how many tasks are to be moved.
+# --- messages of a broker ------------------------------------------------------------------------
 
-    Without a log only the tasks themselves tell it, all of them: wherever the directory lies, it is the same.
-    """
-    if moment.source.has_log:
-        return f"{moment.source.name}\n{moment.index}\n{moment.term}", moment.tasks.count()
-    checksum = F.xxhash64("queue", "key", "task_id", "payload").cast("decimal(38, 0)")
-    (told,) = moment.tasks.agg(
-        F.count("*").alias("count"),
-        F.sum(checksum).alias("sum"),
-        F.count_if(F.col("size") > PAYLOAD_SIZE_MAX).alias("large"),
-    ).collect()
-    if told["large"]:
-        say(f"{told['large']:,} messages are left out: larger than {PAYLOAD_SIZE_MAX:,} bytes")
-    return f"{told['count']}\n{told['sum']}", told["count"] - told["large"]
+
+def _send_messages(moment: Moment, node: str, say: Callable[[str], None]) -> int:
+    """Send the messages of a broker's files, each queue by one task of Spark; return how many."""
+    path, selection = moment.source.name, moment.asked.selection(moment.source)
+    count = len(plan(resolve(Path(path)), selection))
+    say(f"moving messages of {count} queues")
+    context = moment.tasks.sparkSession.sparkContext
+    send = partial(_send_queue, path, selection, node)
+    sent = context.parallelize(range(count), count).map(send).collect()
+    too_large = sum(left for _, left in sent)
+    if too_large:
+        say(f"{too_large:,} messages are left out: larger than {PAYLOAD_SIZE_MAX:,} bytes")
+    return sum(tasks for tasks, _ in sent)
+
+
+def _send_queue(path: str, selection: Selection, node: str, number: int) -> tuple[int, int]:
+    """Send the messages of one of the planned queues; return how many, and how many are too large."""
+    target = plan(resolve(Path(path)), selection)[number]
+    tasks = too_large = 0
+
+    def counted(requests: Iterator[Enqueue]) -> Iterator[Enqueue]:
+        nonlocal tasks
+        for request in requests:
+            tasks += len(request.payloads)
+            yield request
+
+    with connect(node) as client:
+        for queue, requests, left in read_requests([target], selection, tell=ignore):
+            send_numbered(client, counted(requests), f"queue {queue!r}")
+            too_large += left.too_large
+    return tasks, too_large

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
@@ -40,6 +40,8 @@ class Moment:
     term: int
     tasks: DataFrame  # those that waited
     lives: DataFrame  # the queues that lived
+    # Without a log: which messages these are.
+    asked: AskedOfBroker = field(default_factory=AskedOfBroker)
 
 
 def moment(
@@ -110,6 +112,7 @@ def _without_log(
         term=0,
         tasks=tasks,
         lives=unlogged.lives_of(spark, [source], tasks, vhost=asked.vhost),
+        asked=asked,
     )
 
 

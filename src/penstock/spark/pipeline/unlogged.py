@@ -27,6 +27,8 @@ from penstock.spark.pipeline.small import small_table
 from penstock.spark.sources import Source
 from penstock.tools.beats.location import FAMILY
 from penstock.tools.beats.trouble import BAD_END, BAD_EVENT
+from penstock.tools.rabbitmq.importing import Selection
+from penstock.tools.rabbitmq.queue_reading import Wanted
 from penstock.tools.rabbitmq.trouble import MISSING, REASONS
 
 if TYPE_CHECKING:
@@ -66,6 +68,18 @@ class AskedOfBroker:
             "asOf": iso_time(self.as_of_us(source)),
         }
         return options if self.vhost is None else options | {"vhosts": json.dumps([self.vhost])}
+
+    def selection(self, source: Source) -> Selection:
+        """Return the same choice as an import takes it. Raises ``InvalidValue``."""
+        return Selection(
+            wanted=Wanted(
+                as_of_us=self.as_of_us(source),
+                transient=self.include_transient,
+                expired=self.include_expired,
+            ),
+            vhost=None if self.vhost is None else self.vhost.encode("utf-8", "surrogateescape"),
+            with_envelope=self.envelope,
+        )
 
     def refuse(self, path: str) -> None:
         """Raise ``InvalidValue`` if something is asked for that only a broker's directory knows."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from penstock.spark.rabbitmq.names import queue_of, vhost_of
 from penstock.spark.rabbitmq.planning import STORES
 from penstock.spark.sources import File, Source, SourceQueue, shown_path
+from penstock.tools.rabbitmq.importing import last_write_us
 from penstock.tools.rabbitmq.location import FAMILY, Location
 
 
@@ -16,7 +17,6 @@ def describe(name: str, location: Location) -> Source:
     Messages are numbered queue by queue, and nothing orders the records of two queues, or acks of one: a broker
     has no log.
     """
-    files = [(path, _look(path)) for path in location.files]
     queues = {
         queue_of(vhost, queue): vhost_of(vhost, queue)
         for vhost in location.vhosts
@@ -27,7 +27,8 @@ def describe(name: str, location: Location) -> Source:
         family=FAMILY,
         words=f"RabbitMQ, {location.kind}",
         files=tuple(
-            File(shown=shown_path(name, path), first=None, size=size) for path, (size, _) in files
+            File(shown=shown_path(name, path), first=None, size=_size(path))
+            for path in location.files
         ),
         begin=-1,
         log_first=0,
@@ -39,15 +40,13 @@ def describe(name: str, location: Location) -> Source:
         queues=()
         if location.kind in STORES
         else tuple(SourceQueue(*each) for each in sorted(queues.items())),
-        written_us=max((written for _, (_, written) in files), default=0) // 1000,
+        written_us=last_write_us(location),
         left_out=tuple(other.words for other in location.others),
     )
 
 
-def _look(path: Path) -> tuple[int, int]:
-    """Return a file's size, and when it was written to in nanoseconds."""
+def _size(path: Path) -> int:
     try:
-        found = path.stat()
+        return path.stat().st_size
     except OSError:
-        return 0, 0  # it went away, or may not be looked at: reading tells
-    return found.st_size, found.st_mtime_ns
+        return 0  # it went away, or may not be looked at: reading tells

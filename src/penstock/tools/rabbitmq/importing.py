@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -152,6 +153,16 @@ def plan(location: Location, selection: Selection) -> list[Target]:
                 " each by its own path"
             )
     return targets
+
+
+def last_write_us(location: Location) -> int:
+    """Return when the newest of the files was written to that a reading may read."""
+    lent = [path for vhost in location.vhosts for path in (*vhost.persistent, *vhost.transient)]
+    written = [0]
+    for path in (*location.files, *lent):
+        with suppress(OSError):  # it went away, or may not be looked at: reading tells
+            written.append(path.stat().st_mtime_ns // 1000)
+    return max(written)
 
 
 def home(location: Location) -> Path:
