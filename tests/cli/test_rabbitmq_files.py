@@ -204,7 +204,7 @@ def test_quorum_queues_and_streams_were_passed_over_in_silence(
     name, *flags = command
     outcome = penstock(name, mixed, *flags)
     assert outcome.code == 1
-    assert any("2 queues" in words and "'qq'" in words for words in outcome.words)
+    assert any("2 queues are not classic" in words and "'qq'" in words for words in outcome.words)
     assert others(listed(name, outcome.rows)) == LEFT_OUT
 
     accepted = penstock(name, mixed, *flags[:-1], *(["other"] if flags else []), "--classic-only")

@@ -73,7 +73,7 @@ class RabbitMQFiles:
         yield from self._left_out(selection)
         self._judge(Left())
 
-    def _left_out(self, selection: Selection | None = None) -> list[Row]:
+    def _left_out(self, selection: Selection | None = None, how: str = "left out") -> list[Row]:
         """Return a row for each queue that is not read, none if the caller accepts that; report how many there are."""
         others = self.location.others
         if selection is not None:
@@ -83,7 +83,7 @@ class RabbitMQFiles:
             return []
         self.is_complete = self._classic_only
         self.words.append(
-            f"{self.location.path}: {left_out_words([other.words for other in others])}"
+            f"{self.location.path}: {left_out_words([other.words for other in others], how)}"
         )
         return [] if self._classic_only else [other_row(other) for other in others]
 
@@ -144,7 +144,7 @@ class RabbitMQFiles:
         if result.records:
             held = f"{result.records} records"
         self.words.append(f"{out}: {held} taken along; {result.left} places left behind")
-        yield from self._left_out()
+        yield from self._left_out(how="copied without being checked")
 
     def convert(self, to: Format, out: Path, asked: Asked, progress: Progress) -> Row:
         asked.refuse_others((*self.KNOWN, "properties"), "RabbitMQ's")

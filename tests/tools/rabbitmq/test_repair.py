@@ -84,8 +84,31 @@ def test_a_real_directory_is_written_anew_with_every_message(tmp_path: Path, nam
     assert {row["status"] for row in rows} == DAMAGE.get(name, set())
     assert result.left == len(rows)
     assert {path: path.read_bytes() for path in files} == files
-    names = {path.name for path in (tmp_path / "out").rglob("*")}
+    names = {path.name for path in (tmp_path / "out" / "msg_stores").rglob("*")}
     assert not any(name.endswith((".rdt", ".qi", ".qs", ".dets", ".ets")) for name in names)
+
+
+def test_a_broker_deleted_every_queue_of_a_repaired_node_without_its_metadata(
+    tmp_path: Path,
+) -> None:
+    """All but the message stores is copied: a broker deletes queues that its metadata does not name."""
+    source = unpacked("c9_quorum_and_stream_kill9", tmp_path / "broker")
+    (source / "link").symlink_to("nowhere")
+    (source / "schema.DAT").chmod(0o640)
+    _, result = check(source, tmp_path / "out")
+
+    def others(node: Path) -> dict[str, bytes]:
+        found = contents(node)
+        return {name: data for name, data in found.items() if not name.startswith("msg_stores/")}
+
+    assert others(tmp_path / "out") == others(source)
+    assert len(others(source)) > 20
+    assert (tmp_path / "out" / "link").readlink() == Path("nowhere")
+    for name in ("schema.DAT", "quorum"):
+        before, after = (source / name).stat(), (tmp_path / "out" / name).stat()
+        assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert resolve(tmp_path / "out").others != ()
+    assert any("same node name" in note for note in result.notes)
 
 
 def test_a_result_has_nothing_left_to_mend(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ SMALL_FILE_MAX: Final = 2**16
 JOURNAL: Final = "journal.jif"
 PERSISTENT: Final = "msg_store_persistent"
 TRANSIENT: Final = "msg_store_transient"
-_VHOSTS: Final = Path("msg_stores") / "vhosts"
+MESSAGE_STORES: Final = "msg_stores"
+_VHOSTS: Final = Path(MESSAGE_STORES) / "vhosts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

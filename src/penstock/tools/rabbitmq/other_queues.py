@@ -60,13 +60,13 @@ class OtherQueue:
         return f"{self.type} {name!r} of vhost {vhost!r}"
 
 
-def left_out_words(names: Sequence[str]) -> str:
+def left_out_words(names: Sequence[str], how: str = "left out") -> str:
     """Return how many queues are not read, and the first of their names."""
     shown = list(names[:NAMED_MAX])
     if len(names) > NAMED_MAX:
         shown.append(f"and {len(names) - NAMED_MAX} more")
     count = f"{len(names)} queues are" if len(names) > 1 else "1 queue is"
-    return f"{count} not classic and left out: {', '.join(shown)}"
+    return f"{count} not classic and {how}: {', '.join(shown)}"
 
 
 def find_other_queues(node: Path) -> tuple[OtherQueue, ...]:

@@ -3,7 +3,8 @@
 A queue is written as a broker's recovery would leave it: segments of version 1 that only hold what is
 still there, an empty journal, and store files with the messages that some queue refers to. Messages are
 copied byte for byte. Stores and single files are copied record by record, for nothing tells which of
-their records still count. What a broker saves at a clean stop is not written: it recovers without.
+their records still count. What a broker saves at a clean stop is not written: it recovers without. All other files of
+a node, its metadata among them, are copied as they are.
 """
 
 from __future__ import annotations
@@ -24,8 +25,17 @@ from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
 from penstock.storage.files import File, replace_file
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import whole_directory
+from penstock.tools.rabbitmq.copying import copy_tree
 from penstock.tools.rabbitmq.importing import home
-from penstock.tools.rabbitmq.location import JOURNAL, PERSISTENT, TRANSIENT, Location, Queue, Vhost
+from penstock.tools.rabbitmq.location import (
+    JOURNAL,
+    MESSAGE_STORES,
+    PERSISTENT,
+    TRANSIENT,
+    Location,
+    Queue,
+    Vhost,
+)
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.plausible import BAD_EXPIRY, BAD_SEQUENCE, BAD_SIZE, SEQUENCE_END
 from penstock.tools.rabbitmq.queue_index import Shared
@@ -104,8 +114,13 @@ def _salvage(
     yield from location.troubles
     match location.kind:
         case "node":
+            # A broker deletes every queue that its metadata does not name, so that comes along as it is.
+            yield from copy_tree(location.path, new, but=(MESSAGE_STORES,))
+            result.notes.append(
+                "all other files of the node were copied as they are; start the broker with the same node name"
+            )
             for vhost in location.vhosts:
-                place = new / "msg_stores" / "vhosts" / vhost.path.name
+                place = new / MESSAGE_STORES / "vhosts" / vhost.path.name
                 yield from _Salvage(vhost, place, result, progress).run(judges_stores=True)
         case "vhost":
             yield from _Salvage(location.vhosts[0], new, result, progress).run(judges_stores=True)
