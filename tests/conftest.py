@@ -35,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--scenarios", metavar="FILE", default=None, help="tests/raft: also run the scripts of FILE"
     )
     parser.addoption(
+        "--broker-check",
+        action="store_true",
+        help="heavy: start a real RabbitMQ on repaired directories",
+    )
+    parser.addoption(
         "--fast", action="store_true", help="only the pure packages, without what needs an extra"
     )
 
