@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 METHOD, HEADER, BODY = 1, 2, 3
 END = b"\xce"
@@ -39,15 +37,7 @@ class Connection:
         self._send(1, (20, 10), _short(b""))
         self._expect((20, 11))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
         self._socket.close()
 

@@ -144,7 +144,7 @@ def test_two_import_tools_doubled_each_others_messages(spark: SparkSession, tmp_
         made.queue(b"many"), *(journaled(n, publish(1000 + n, b"%d" % n)) for n in numbers)
     )
     expected = BODIES | {"many~many": [b"%d" % n for n in numbers]}
-    words = ["enqueue", "--from", root, "--node"]
+    words: list[str | Path] = ["enqueue", "--from", root, "--node"]
 
     def held(node: NodeProcess) -> dict[str, list[bytes]]:
         with penstock.connect(node.address) as client:

@@ -10,7 +10,7 @@ import subprocess
 from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,5 +103,5 @@ def test_a_broker_delivers_every_message_of_a_repaired_node(
     home.mkdir()
     with broker(server, out, home) as port:
         for (vhost, queue), bodies in expected.items():
-            with Connection("127.0.0.1", port, vhost.encode()) as connection:
+            with closing(Connection("127.0.0.1", port, vhost.encode())) as connection:
                 assert list(connection.drain(queue.encode())) == bodies, (vhost, queue)
