@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
 from penstock.formats.rabbitmq.names import encode_config
+from penstock.formats.rabbitmq.terms import Atom, Map, encode_term
 from penstock.tools.rabbitmq import windows
 from penstock.tools.rabbitmq.dump import dump
 from penstock.tools.rabbitmq.location import resolve
@@ -145,6 +147,18 @@ def test_a_message_that_is_damaged_does_not_move_the_records_behind_it(tmp_path:
     found, met = listed(written(tmp_path / "broker", "segment", data))
     assert found == [0, 3, 4, 5, 6, 7]
     assert [(trouble.status, trouble.sequence) for trouble in met] == [("bad-message", 2)]
+
+
+def test_messages_of_a_kind_that_is_not_read_are_no_damage_to_the_index(tmp_path: Path) -> None:
+    term = encode_term((Atom("mc"), Atom("mc_other"), b"content", Map(())))
+    other = [segment.encode_publish(n, replace(publish(n), embedded=term)) for n in range(10, 13)]
+    records = index("segment", delivered=False, count=8)
+    acks = segment.encode_deliver_or_ack(1) * 2
+    data = b"".join([*records[:4], *other, acks, *records[4:]])
+    found, met = listed(written(tmp_path / "broker", "segment", data))
+    assert found == [0, 2, 3, 4, 5, 6, 7]
+    assert {trouble.sequence for trouble in met} == {10, 11, 12}
+    assert "bad-record" not in {trouble.status for trouble in met}
 
 
 def test_a_message_in_place_of_another_was_called_harmless(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from penstock.formats.rabbitmq.journal import (
     Status,
     begins_like_message,
 )
-from penstock.formats.rabbitmq.messages import decode_message
+from penstock.formats.rabbitmq.terms import decode_term
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,13 +60,13 @@ def ends_with_id(data: Bytes, end: int, message_id: bytes) -> bool:
     )
 
 
-def is_whole_message(data: Bytes, message_id: bytes) -> bool:
-    """Return whether the bytes are a message with this id, or one that tells none, and nothing else."""
+def is_whole_term(data: Bytes) -> bool:
+    """Return whether the bytes are one term and nothing else, whatever it says: then its record has the right length."""
     try:
-        found = decode_message(data)
+        decode_term(data, views=True)
     except BadData:
         return False
-    return found.id in (None, message_id)
+    return True
 
 
 def find_proven(data: Bytes, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -96,9 +96,7 @@ def true_length(data: Bytes, body: int) -> int | None:
             break
         end = place + len(ID_HEAD) + MESSAGE_ID_SIZE
         for flag in _FLAGS:
-            if raw.startswith(flag, end) and is_whole_message(
-                raw[body : end + len(flag)], message_id
-            ):
+            if raw.startswith(flag, end) and is_whole_term(raw[body : end + len(flag)]):
                 return end + len(flag) - body
         place = raw.find(ID_HEAD + message_id, place + 1)
     return None

@@ -213,9 +213,7 @@ def _resynchronised(file: File, make: _Made[T], base: int, size: int) -> tuple[l
     pieces = make.pieces_in(between)
     if pieces and all(piece.kind is not Kind.NONE for piece in pieces):
         # Its message is damaged, but records follow each other from here to the one that is proven.
-        doubts = sum(_is_doubtful(between, piece) for piece in pieces)
-        if doubts == 1:
-            return [], base, found
+        return [], base, found
     return [make.rest(base, found, Status.BAD_RECORD)], found, 0
 
 
@@ -247,7 +245,7 @@ def _is_doubtful(data: Bytes, piece: Piece) -> bool:
     end = piece.offset + piece.size
     if not piece.length or proof.ends_with_id(data, end, piece.message_id):
         return False
-    return not proof.is_whole_message(data[end - piece.length : end], piece.message_id)
+    return not proof.is_whole_term(data[end - piece.length : end])
 
 
 def _first_doubtful(
