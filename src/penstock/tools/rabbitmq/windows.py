@@ -52,6 +52,17 @@ ScanColumns = Callable[..., Generator[PieceColumns, None, int]]
 """The same in columns."""
 
 
+class _Scanned(Generic[T]):
+    """What a scan yields; ``end`` is where it stopped, once it is used up."""
+
+    def __init__(self, scan: Generator[T, None, int]) -> None:
+        self._scan = scan
+        self.end = 0
+
+    def __iter__(self) -> Iterator[T]:
+        self.end = yield from self._scan
+
+
 # --- journals and segments -----------------------------------------------------------------------
 
 
@@ -76,15 +87,12 @@ def scan_index_file(
     def judge(
         base: int, data: bytes, size: int, trust: int
     ) -> Generator[Piece, None, tuple[int, bool]]:
-        pieces = scan(data, size=size)
-        while True:
-            try:
-                piece = next(pieces)
-            except StopIteration as done:
-                return int(done.value), False
+        pieces = _Scanned(scan(data, size=size))
+        for piece in pieces:
             if base + piece.offset >= trust and _is_doubtful(data, piece):
                 return piece.offset, True
             yield piece._replace(offset=base + piece.offset) if base else piece
+        return pieces.end, False
 
     def pieces_in(data: bytes) -> list[Piece]:
         return list(scan(data))
@@ -126,12 +134,8 @@ def scan_index_columns(
         base: int, raw: bytes, size: int, trust: int
     ) -> Generator[IndexWindow, None, tuple[int, bool]]:
         data = np.frombuffer(raw, dtype=np.uint8)
-        batches = scan(data, size=size)
-        while True:
-            try:
-                pieces = next(batches)
-            except StopIteration as done:
-                return int(done.value), False
+        batches = _Scanned(scan(data, size=size))
+        for pieces in batches:
             first = _first_doubtful(raw, data, pieces, trust - base)
             if first is None:
                 yield IndexWindow(base, data, pieces)
@@ -139,6 +143,7 @@ def scan_index_columns(
             if first:
                 yield IndexWindow(base, data, pieces.take(slice(0, first)))
             return int(pieces.offset[first]), True
+        return batches.end, False
 
     def pieces_in(raw: bytes) -> list[Piece]:
         data = np.frombuffer(raw, dtype=np.uint8)
@@ -308,15 +313,10 @@ def scan_store_file(
     while base < size:
         raw, size = _read(file, base, room, size)
         data = np.frombuffer(raw, dtype=np.uint8)
-        batches = message_store.scan_store_columns(data, size=size - base)
-        position = 0
-        while True:
-            try:
-                pieces = next(batches)
-            except StopIteration as done:
-                position = done.value
-                break
+        batches = _Scanned(message_store.scan_store_columns(data, size=size - base))
+        for pieces in batches:
             yield StoreWindow(base, data, pieces)
+        position = batches.end
         is_full = room >= window_max
         room = window if position else min(2 * room, window_max)
         if position == 0 and base < size:
