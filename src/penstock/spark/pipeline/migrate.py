@@ -56,11 +56,11 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
                     keys=None if policy.keys is None else (policy.keys.lowest, policy.keys.highest),
                     exist_ok=True,
                 )
+    count = _fitting(moment).count()
+    say(f"moving {count:,} tasks of {len(queues)} queues")
     if moment.source.family == BROKER:
         return len(queues), _send_messages(moment, node, say)
     name = f"{moment.source.name}\n{moment.index}\n{moment.term}"
-    count = moment.tasks.count()
-    say(f"moving {count:,} tasks of {len(queues)} queues")
     application = "migrate-" + hashlib.sha256(name.encode()).hexdigest()[:24]
     # One partition a queue at least: the order within a key must hold.
     in_order = _fitting(moment).select("queue", "key", "payload", "task_id").repartition("queue")
@@ -99,7 +99,6 @@ def _send_messages(moment: Moment, node: str, say: Callable[[str], None]) -> int
     """Send the messages of a broker's files, each queue by one task of Spark; return how many."""
     path, selection = moment.source.name, moment.asked.selection(moment.source)
     count = len(plan(resolve(Path(path)), selection))
-    say(f"moving messages of {count} queues")
     context = moment.tasks.sparkSession.sparkContext
     send = partial(_send_queue, path, selection, node)
     sent = context.parallelize(range(count), count).map(send).collect()
