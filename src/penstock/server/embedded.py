@@ -16,12 +16,13 @@ from penstock.client.blocking import Client
 from penstock.errors import ConnectionLost, PenstockError, StorageFailed, Unreachable
 from penstock.protocol import version1 as v1
 from penstock.server.disk import InlineDisk
-from penstock.server.node import Node, steady_clock_ms, wall_clock_ms
+from penstock.server.node import Node, wall_clock_ms
 from penstock.server.session2 import Session2
 from penstock.server.settings import Settings
 from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots
 from penstock.storage.files import Files, checked_directory
+from penstock.storage.flush_rules import steady_clock_ms
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 
 _SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
@@ -149,6 +150,8 @@ class EmbeddedNode:
         node.broker.tick()
         node.broker.serve()
         node.replica.advance()
+        if node.shelf is not None:
+            node.shelf.flush_idle()
         for _ in range(_SLICES_PER_CALL):
             if self._slices:
                 self._slices.pop()()

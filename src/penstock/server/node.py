@@ -25,6 +25,7 @@ from penstock.server.settings import Settings
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import Files, OsFiles, opening_directory
+from penstock.storage.flush_rules import steady_clock_ms
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.recovery import Cut
 from penstock.storage.task_pages import TaskShelf
@@ -46,10 +47,6 @@ class Recovered:
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def steady_clock_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 _SYSTEM: Final = random.SystemRandom()  # incarnations must not repeat where processes are copied
@@ -97,7 +94,7 @@ class Node:
         self.group: Group | None = None
         try:
             if settings.group is None:
-                self.replica = self._open_alone(files, on_failure)
+                self.replica = self._open_alone(files, on_failure, steady)
             else:
                 self.group = Group(
                     directory, settings.group, disk, self.meter, files, draw, on_failure
@@ -122,11 +119,18 @@ class Node:
             notice=choice.notice,
         )
 
-    def _open_alone(self, files: Files, on_failure: Callable[[PenstockError], None]) -> Replica:
+    def _open_alone(
+        self,
+        files: Files,
+        on_failure: Callable[[PenstockError], None],
+        steady: Callable[[], int],
+    ) -> Replica:
         directory = self.directory
         refuse_member(files, directory.layout.home)
         if directory.layout.generation is Generation.THREE:
-            self.shelf = TaskShelf(files, directory.layout.home, directory.snapshot.point)
+            self.shelf = TaskShelf(
+                files, directory.layout.home, directory.snapshot.point, clock_ms=steady
+            )
         state = rebuild(directory, self.shelf)
         log = directory.log
         group = SoleMember(

@@ -1,4 +1,4 @@
-"""What the pages of a node want done when nobody asks for anything: what is in memory only flushed, their garbage merged."""
+"""Housekeeping of a node's paged queues: idle queues are flushed, and the store is merged while the node is idle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from penstock.server.node import Node
 from penstock.storage.task_pages import TaskShelf
 
 IDLE_SECONDS: Final = 1.0
-"""A node that has applied nothing for so long is idle."""
+"""A node that has applied nothing for this long is idle."""
+
+PAUSE_SECONDS: Final = 0.005
+"""Between two steps of the same work, so that requests are served meanwhile."""
 
 
 class IdleFlush:
-    """Tidies the pages up, a step at a time, as long as the node is idle."""
+    """Flushes each paged queue that is idle, whatever the others do, and merges when the whole node is idle."""
 
     def __init__(
         self, node: Node, call_later: Callable[[float, Callable[[], None]], object]
@@ -21,22 +24,29 @@ class IdleFlush:
         self._node = node
         self._call_later = call_later
         self._applied = 0  # batches that were applied so far
-        self._is_waiting = False  # whether a look is on its way
+        self._is_waiting = False  # whether a call of ``_look`` is scheduled
         if node.shelf is not None:
             node.replica.after_apply.append(self._note)
+            if node.shelf.is_dirty:  # by the log that the start replayed
+                self._wait(node.shelf, IDLE_SECONDS)
 
     def _note(self) -> None:
         self._applied += 1
         shelf = self._node.shelf
         if not self._is_waiting and shelf is not None and shelf.is_in_use:
-            self._wait(shelf)
+            self._wait(shelf, IDLE_SECONDS)
 
-    def _wait(self, shelf: TaskShelf) -> None:
+    def _wait(self, shelf: TaskShelf, seconds: float) -> None:
         self._is_waiting = True
         seen = self._applied
-        self._call_later(IDLE_SECONDS, lambda: self._look(shelf, seen))
+        self._call_later(seconds, lambda: self._look(shelf, seen))
 
     def _look(self, shelf: TaskShelf, seen: int) -> None:
         self._is_waiting = False
-        if self._node.replica.failure is None and (seen != self._applied or shelf.tidy_up()):
-            self._wait(shelf)
+        if self._node.replica.failure is not None:
+            return
+        wait_ms = shelf.flush_idle()
+        if wait_ms is not None:
+            self._wait(shelf, max(PAUSE_SECONDS, wait_ms / 1000))
+        elif seen != self._applied or shelf.merge():
+            self._wait(shelf, IDLE_SECONDS)

@@ -17,6 +17,7 @@ from penstock.errors import CorruptData, DependencyMissing, StorageFailed, needi
 from penstock.formats.rabbitmq.task_messages import TaskMessages
 from penstock.model import QueueName, SnapshotPoint
 from penstock.storage.files import Files
+from penstock.storage.flush_rules import FlushReason, FlushRules, steady_clock_ms
 
 if TYPE_CHECKING:
     from penstock.storage.paged_store import PagedStore
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "paged"
 """Beside log and snapshot, in the layout of RabbitMQ, whose files our tools read."""
 
-JOURNAL_ENTRIES_MAX: Final = 8192
-"""Actions that are in memory only, before a flush: fewer than an index that stands alone allows, for requests wait."""
-
 COLLECT_BYTES: Final = 4 * 2**20
-"""Bytes of the store that are merged in one go, for the same reason."""
+"""Bytes of the store that are merged in one go: requests wait meanwhile."""
 
 COLLECT_STEPS: Final = 8
 """So often at a checkpoint, so that a node that is never idle does not keep its garbage."""
@@ -38,15 +36,15 @@ COLLECT_STEPS: Final = 8
 class TaskPages:
     """The tasks of one queue. Their ids are the sequence numbers of its index."""
 
-    def __init__(self, index: QueueIndex, name: QueueName) -> None:
+    def __init__(self, index: QueueIndex, name: QueueName, rules: FlushRules) -> None:
         self._index = index
+        self._rules = rules
         self._messages = TaskMessages(name, index.number)
 
     def add(self, first: int, keys: Sequence[int], payloads: Sequence[bytes]) -> None:
         ids, messages = self._messages.encode(first, keys, payloads)
         self._index.publish_many(first, ids, messages, list(map(len, payloads)))
-        if self._index.needs_flush:
-            self._index.flush()
+        self._rules.note_actions(self._index)
 
     def read(self, ids: Sequence[int]) -> list[bytes]:
         try:
@@ -59,6 +57,7 @@ class TaskPages:
 
     def remove(self, ids: Sequence[int]) -> None:
         self._index.ack_many(ids)
+        self._rules.note_actions(self._index)
 
     def stored(self) -> Iterator[tuple[int, array[int], array[int]]]:
         import numpy as np
@@ -80,11 +79,21 @@ class TaskPages:
 class TaskShelf:
     """The pages of all paged queues of a node. The directory is there once there was such a queue."""
 
-    def __init__(self, files: Files, home: Path, point: SnapshotPoint | None) -> None:
-        """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``DependencyMissing``."""
+    def __init__(
+        self,
+        files: Files,
+        home: Path,
+        point: SnapshotPoint | None,
+        clock_ms: Callable[[], int] = steady_clock_ms,
+    ) -> None:
+        """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``DependencyMissing``.
+
+        ``clock_ms``: a steady clock, for queues that are idle.
+        """
         self._files = files
         self._directory = home / DIRECTORY
         self._mark = None if point is None else point.index
+        self._rules = FlushRules(clock_ms)
         self._store: PagedStore | None = None
         self._is_begun = False  # a checkpoint that is neither finished nor abandoned
         if files.is_directory(self._directory):
@@ -93,23 +102,22 @@ class TaskShelf:
     def _open_store(self) -> PagedStore:
         with needing("paged", f"{self._directory}: a paged queue"):
             from penstock.storage.paged_store import PagedStore
-            from penstock.storage.queue_index import IndexLimits
-        limits = IndexLimits(journal_entries_max=JOURNAL_ENTRIES_MAX)
-        return PagedStore(self._files, self._directory, at_mark=self._mark, limits=limits)
+        return PagedStore(self._files, self._directory, at_mark=self._mark)
 
     def open(self, number: int, name: QueueName, *, is_new: bool) -> TaskPages:
         """Return the pages of a queue. Raises ``CorruptData`` if one that is not new has none."""
         if is_new:
             if self._store is None:
                 self._store = self._open_store()
-            return TaskPages(self._store.open_queue(number, name.encode("latin-1")), name)
-        index = None if self._store is None else self._store.find_queue(number)
-        if index is None:
+            index = self._store.open_queue(number, name.encode("latin-1"))
+            return TaskPages(index, name, self._rules)
+        found = None if self._store is None else self._store.find_queue(number)
+        if found is None:
             raise CorruptData(
                 f"the pages of queue {name!r} are missing; restore them from where the snapshot is from",
                 path=str(self._directory),
             )
-        return TaskPages(index, name)
+        return TaskPages(found, name, self._rules)
 
     def refusal(self) -> str | None:
         """Return why there can be no paged queue here, ``None`` if there can."""
@@ -123,6 +131,9 @@ class TaskShelf:
     def drop(self, number: int) -> None:
         """Forget the pages of a queue that was deleted."""
         assert self._store is not None, "a paged queue has a store"
+        queue = self._store.find_queue(number)
+        assert queue is not None, "no such queue"
+        self._rules.forget(queue)
         self._store.delete_queue(number)
 
     @property
@@ -131,19 +142,27 @@ class TaskShelf:
         return self._store is not None
 
     @property
+    def flushes(self) -> dict[FlushReason, int]:
+        """How many flushes there were for each reason."""
+        return self._rules.counts
+
+    @property
     def unread_tables(self) -> list[Path]:
         """Tables of places that the start could not use: it read the files that they belong to."""
         return [] if self._store is None else self._store.unread_tables
 
-    def tidy_up(self) -> bool:
-        """Flush one index, or merge some garbage; return whether there may be more to do."""
-        if self._store is None:
-            return False
-        for index in self._store.queues:
-            if index.dirty_count:
-                index.flush()
-                return True
-        return self._store.store.collect(COLLECT_BYTES) > 0
+    @property
+    def is_dirty(self) -> bool:
+        """Whether some queue has actions that no segment file holds."""
+        return self._rules.is_dirty
+
+    def flush_idle(self) -> int | None:
+        """Flush queues that are idle. Return in how many milliseconds to call again, ``None`` if none is dirty."""
+        return self._rules.flush_idle()
+
+    def merge(self) -> bool:
+        """Merge some garbage of the store; return whether there may be more."""
+        return self._store is not None and self._store.store.collect(COLLECT_BYTES) > 0
 
     # Checkpoints.
 
@@ -155,7 +174,9 @@ class TaskShelf:
             if not self._store.store.collect(COLLECT_BYTES):
                 break
         self._is_begun = True
-        return self._store.begin_checkpoint(point.index)
+        write = self._store.begin_checkpoint(point.index)
+        self._rules.note_checkpoint()
+        return write
 
     def finish_checkpoint(self) -> None:
         """Let the checkpoint that was begun count, if one was: the snapshot that it belongs to is in place."""
