@@ -342,6 +342,7 @@ def test_peers_of_ipv6_have_brackets() -> None:
     [
         ("datas = 'x'", "'datas' is not a flag"),
         ("config = 'x'", "'config' is not a flag"),
+        ("max-queues = 1\nmax_queues = 2", "max-queues is given twice"),
         ("data = [1]", "data is a value, or a table of texts"),
         ("data = {a = 1}", "data is a value, or a table of texts"),
         ("data", "is not valid TOML"),

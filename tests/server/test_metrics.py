@@ -16,7 +16,7 @@ GAUGES = {
 }  # fmt: skip
 COUNTERS = {
     "connections_accepted", "connections_refused", "protocol_errors", "received_bytes", "sent_bytes",
-    "snapshots", "queue_enqueued", "queue_delivered", "queue_acked", "queue_returned",
+    "snapshots", "paged_flushes", "queue_enqueued", "queue_delivered", "queue_acked", "queue_returned",
     "queue_expired", "queue_dead_lettered",
 }  # fmt: skip
 HISTOGRAMS = {"sync_seconds", "commit_seconds", "batch_entries"}

@@ -14,6 +14,7 @@ from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots
+from penstock.storage.paged_limits import PagedLimits
 from penstock.storage.queue_index import QueueIndex
 from penstock.storage.task_pages import DIRECTORY
 from penstock.testing.disk import MemoryFiles
@@ -53,11 +54,11 @@ class Loop:
 class Paged:
     """A node in memory with two paged queues."""
 
-    def __init__(self, files: MemoryFiles | None = None) -> None:
+    def __init__(self, files: MemoryFiles | None = None, limits: PagedLimits | None = None) -> None:
         self.files, self.loop = MemoryFiles() if files is None else files, Loop()
         self.said: list[str] = []
         self.node = Node(
-            Settings(data=ROOT),
+            Settings(data=ROOT, paged=limits or PagedLimits()),
             InlineDisk(),
             on_failure=lambda _: None,
             files=self.files,
@@ -176,6 +177,37 @@ def test_a_queue_that_is_only_drained_is_flushed_by_its_number_of_actions() -> N
     assert paged.flushes == {"count": 2}
     assert paged.index().dirty_count == 0
     assert sum(paged.sizes(".idx").values()) > size
+
+
+def test_above_the_memory_for_paged_queues_the_dirtiest_are_flushed_first() -> None:
+    paged = Paged(limits=PagedLimits(memory=2**18))
+    paged.add([b"x" * 100] * 500)
+    paged.add([b"y" * 100] * 50, OTHER)
+    assert paged.flushes == {}
+    while not paged.flushes:
+        paged.add([b"y" * 100] * 10, OTHER)
+    assert paged.flushes == {"memory": 1}
+    assert paged.index().dirty_count == 0
+    assert 50 < paged.index(OTHER).dirty_count < 500
+
+
+def test_a_snapshot_flushes_what_is_dirty_and_counts_it() -> None:
+    paged = Paged()
+    paged.add([b"x"])
+    paged.snapshots.begin()
+    assert paged.flushes == {"checkpoint": 1}
+    assert paged.index().dirty_count == 0
+
+
+def test_the_limits_of_a_node_are_those_of_its_queues() -> None:
+    paged = Paged(limits=PagedLimits(journal_entries_max=10, store_file_size=100_000))
+    paged.add([b"x"] * 10)
+    assert paged.flushes == {}
+    paged.remove(1)
+    assert paged.flushes == {"count": 1}
+    for _ in range(4):
+        paged.add([b"z" * 60_000])
+    assert len(paged.sizes(".rdq")) == 2
 
 
 def test_garbage_of_the_store_is_merged_when_idle_and_gone_with_the_next_checkpoint() -> None:

@@ -1,4 +1,4 @@
-"""Flags from a file: TOML with the names of the flags. What stands on the command line goes first."""
+"""Flags from a file: TOML with the names of the flags, with ``-`` or ``_``. The command line takes precedence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def take_flags(context: typer.Context, path: Path | None) -> Path | None:
         if option not in ("--config", "--help")
     }
     found: dict[str, Any] = {}
-    for name, value in _read(path).items():
+    for written, value in _read(path).items():
+        name = written.replace("_", "-")
         if name not in flags:
             raise typer.BadParameter(
-                f"{path}: {name!r} is not a flag; the flags are {', '.join(flags)}"
+                f"{path}: {written!r} is not a flag; the flags are {', '.join(flags)}"
+            )
+        if flags[name] in found:
+            raise typer.BadParameter(
+                f"{path}: {name} is given twice, as {written!r} the second time"
             )
         found[str(flags[name])] = _plain(path, name, value)
     context.default_map = found

@@ -16,6 +16,12 @@ from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.server.settings import SNAPSHOT_BYTES, Limits, Settings
+from penstock.storage.paged_limits import (
+    FILE_SIZE_LIMIT,
+    JOURNAL_ENTRIES_MAX,
+    PagedLimits,
+    default_memory,
+)
 
 _DEFAULTS = Limits()
 
@@ -53,6 +59,27 @@ GenerationOption = Annotated[
 ]
 SnapshotBytesOption = Annotated[
     int, typer.Option("--snapshot-bytes", help="Log behind a snapshot that leads to the next.")
+]
+JournalEntriesOption = Annotated[
+    int,
+    typer.Option(
+        "--queue-index-max-journal-entries",
+        help="Actions of a paged queue that lead to a flush.",
+    ),
+]
+StoreFileSizeOption = Annotated[
+    int,
+    typer.Option(
+        "--msg-store-file-size-limit", help="Bytes at which a paged store file is complete."
+    ),
+]
+PagedMemoryOption = Annotated[
+    int | None,
+    typer.Option(
+        "--paged-memory",
+        metavar="BYTES",
+        help="Memory for unflushed actions of paged queues; else a tenth of the machine's or cgroup's.",
+    ),
 ]
 MaxConnectionsOption = Annotated[
     int, typer.Option("--max-connections", help="Connections at a time.")
@@ -143,6 +170,9 @@ def serve(
     metrics: MetricsOption = None,
     generation: GenerationOption = None,
     snapshot_bytes: SnapshotBytesOption = SNAPSHOT_BYTES,
+    queue_index_max_journal_entries: JournalEntriesOption = JOURNAL_ENTRIES_MAX,
+    msg_store_file_size_limit: StoreFileSizeOption = FILE_SIZE_LIMIT,
+    paged_memory: PagedMemoryOption = None,
     max_connections: MaxConnectionsOption = _DEFAULTS.connections_max,
     max_queues: MaxQueuesOption = _DEFAULTS.queues_max,
     max_frame: MaxFrameOption = FRAME_SIZE_MAX,
@@ -200,6 +230,11 @@ def serve(
             snapshot_bytes=snapshot_bytes,
             with_ids=not without_ids,
             limits=limits,
+            paged=PagedLimits(
+                journal_entries_max=queue_index_max_journal_entries,
+                store_file_size=msg_store_file_size_limit,
+                memory=default_memory() if paged_memory is None else paged_memory,
+            ),
         )
         settings.refuse_reachable()
         settings = in_group(

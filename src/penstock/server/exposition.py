@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Thread
@@ -20,6 +20,7 @@ from penstock.server.group_status import GroupStatus
 from penstock.server.health import Health
 from penstock.server.listener import Listener
 from penstock.server.metrics import Histogram
+from penstock.storage.flush_rules import FlushReason
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -232,12 +233,24 @@ def _metrics(listener: Listener) -> Iterator[Metric]:
         ("sent_bytes", "Bytes written to callers.", meter.bytes_sent),
         ("snapshots", "Snapshots taken.", meter.snapshots),
     )
+    yield _flushes({} if node.shelf is None else node.shelf.flushes)
     if node.group is not None:
         yield from _members(node.group.status())
     yield _histogram("sync_seconds", "Writing and syncing one batch.", meter.sync_seconds)
     yield _histogram("commit_seconds", "From a proposal to its answer.", meter.commit_seconds)
     yield _histogram("batch_entries", "Entries in one batch.", meter.batch_entries)
     yield from _queues(listener)
+
+
+def _flushes(counts: Mapping[FlushReason, int]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(
+        "penstock_paged_flushes", "Flushes of paged queues.", labels=["reason"]
+    )
+    for reason in FlushReason:
+        family.add_metric([reason], counts.get(reason, 0))
+    return family
 
 
 def _members(status: GroupStatus) -> Iterator[Metric]:

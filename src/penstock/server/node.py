@@ -129,7 +129,11 @@ class Node:
         refuse_member(files, directory.layout.home)
         if directory.layout.generation is Generation.THREE:
             self.shelf = TaskShelf(
-                files, directory.layout.home, directory.snapshot.point, clock_ms=steady
+                files,
+                directory.layout.home,
+                directory.snapshot.point,
+                limits=self.settings.paged,
+                clock_ms=steady,
             )
         state = rebuild(directory, self.shelf)
         log = directory.log

@@ -12,6 +12,7 @@ from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
 from penstock.raft.settings import Settings as CoreSettings
+from penstock.storage.paged_limits import PagedLimits
 
 SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
 
@@ -118,6 +119,7 @@ class Settings:
     snapshot_bytes: int = SNAPSHOT_BYTES  # log behind the last snapshot that leads to the next
     with_ids: bool = True  # whether version 1's deliveries hold the task's id
     limits: Limits = field(default_factory=Limits)
+    paged: PagedLimits = field(default_factory=PagedLimits)
     group: GroupSettings | None = None  # None: a group of one
 
     def refuse_reachable(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,7 @@ from penstock.storage.bulk_reads import read_runs, scan_windows
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.message_slots import MessageSlots, id_columns
 from penstock.storage.open_files import OpenFiles
+from penstock.storage.paged_limits import FILE_SIZE_END, FILE_SIZE_LIMIT
 from penstock.storage.place_tables import (
     NewTables,
     WantedTable,
@@ -48,9 +48,6 @@ from penstock.storage.place_tables import (
     remove_table,
     table_path,
 )
-
-FILE_SIZE_LIMIT: Final = 16 * 2**20
-"""A file that has reached so many bytes is not appended to any more: RabbitMQ's default."""
 
 Numbers = NDArray[np.int64]
 
@@ -74,7 +71,7 @@ class MessageStore:
     def __init__(
         self, open_files: OpenFiles, directory: Path, *, file_size_limit: int = FILE_SIZE_LIMIT
     ) -> None:
-        assert 0 < file_size_limit < 2**32, "offsets have 32 bits"
+        assert 0 < file_size_limit < FILE_SIZE_END
         self._open_files = open_files
         self._directory = directory
         self._limit = file_size_limit

@@ -37,8 +37,9 @@ from penstock.formats.rabbitmq.names import (
     queue_directory,
 )
 from penstock.storage.files import Files, read_whole
-from penstock.storage.message_store import FILE_SIZE_LIMIT, MessageStore
+from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles, Unsynced
+from penstock.storage.paged_limits import FILE_SIZE_LIMIT
 from penstock.storage.place_tables import TABLES_MAX, NewTables
 from penstock.storage.queue_index import QUEUE_NAME, IndexLimits, PendingQueue, QueueIndex
 

@@ -13,6 +13,7 @@ A queue belongs to a ``PagedStore``, which decides when its files are synced and
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -57,11 +58,13 @@ from penstock.storage.files import TEMPORARY_SUFFIX
 from penstock.storage.message_slots import NO_SLOT
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles
+from penstock.storage.paged_limits import JOURNAL_ENTRIES_MAX
 from penstock.storage.place_tables import NewTables, WantedTable, table_path
 from penstock.storage.queue_segments import (
     ACKED,
     DELIVERED,
     PUBLISH_FLUSHED,
+    STATE_SIZE,
     STORED,
     Segment,
     Unacked,
@@ -74,14 +77,14 @@ SequenceNumbers = Sequence[int] | Numbers
 JOURNAL: Final = "journal.jif"
 QUEUE_NAME: Final = ".queue_name"
 
-JOURNAL_ENTRIES_MAX: Final = 65_536
-"""Actions after which a journal is to be flushed. RabbitMQ had this number once; now it is half of it."""
-
 _BEGINNINGS: Final = frozenset(bytes((TERM_MARKER, tag)) for tag in TERM_TAGS)
 """What a message begins with; a scan of the store finds no other."""
 
 BUFFER_SIZE: Final = 256 * 2**10
 """Bytes of journal that may wait in memory to be written together."""
+
+PIECE_SIZE: Final = sys.getsizeof(b"") + 8
+"""Bytes of memory that a piece of a waiting record takes besides its own: the object, and its place in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,7 @@ class QueueIndex:
         self._buffer_size = 0
         self._waiting: set[int] = set()  # segments with records that wait to be written
         self._waiting_size = 0  # bytes that wait, for the journal or for segments
+        self._waiting_count = 0  # the pieces that they are in
         self._dirty_count = 0  # actions since the last flush
         self._flushed_size = 0  # of the journal: what the segments' files say too
         # Checksum that the next seal goes on from, and where the bytes that it covers begin.
@@ -162,6 +166,12 @@ class QueueIndex:
     def dirty_count(self) -> int:
         """Publishes, delivers and acks since the last flush."""
         return self._dirty_count
+
+    @property
+    def dirty_size(self) -> int:
+        """Bytes in memory for publishes, delivers and acks since the last flush."""
+        waiting = self._waiting_size + PIECE_SIZE * self._waiting_count
+        return waiting + STATE_SIZE * self._dirty_count
 
     @property
     def needs_flush(self) -> bool:
@@ -205,6 +215,7 @@ class QueueIndex:
             lengths[rows] = 0
         due = np.asarray(expiries, dtype=np.uint64)
         if self._is_under_log:
+            waiting = 0
             for number, relative, part in self._parts(first_seq, count):
                 pieces = encode_segment_publishes(
                     relative, ids[part], messages[part],
@@ -212,7 +223,8 @@ class QueueIndex:
                 )  # fmt: skip
                 self._segment(number).append(relative, pieces, lengths[part], slots[part])
                 self._waiting.add(number)
-            self._note(int(segment_record_sizes(lengths).sum()), count)
+                waiting += len(pieces)
+            self._note(int(segment_record_sizes(lengths).sum()), waiting, count)
         else:
             record_sizes = lengths + PUBLISH_SIZE
             starts = self._journal_end + np.cumsum(record_sizes) - record_sizes
@@ -258,7 +270,7 @@ class QueueIndex:
     def _note_actions(self, kind: Kind, numbers: Numbers) -> None:
         """Journal delivers or acks; under a log, the states of their messages are enough until the next flush."""
         if self._is_under_log:
-            self._note(0, len(numbers))
+            self._note(0, 0, len(numbers))
         else:
             data = encode_actions(kind, numbers)
             self._append([data], len(data), len(numbers))
@@ -351,11 +363,12 @@ class QueueIndex:
     def _append(self, pieces: Sequence[Bytes], size: int, actions: int) -> None:
         self._buffer.extend(pieces)
         self._buffer_size += size
-        self._note(size, actions)
+        self._note(size, len(pieces), actions)
 
-    def _note(self, size: int, actions: int) -> None:
+    def _note(self, size: int, pieces: int, actions: int) -> None:
         """Count what was done; write if more waits than should."""
         self._waiting_size += size
+        self._waiting_count += pieces
         self._dirty_count += actions
         if self._waiting_size >= self._limits.buffer_size:
             self._write_out()
@@ -365,7 +378,7 @@ class QueueIndex:
         for number in sorted(self._waiting):
             self._segments[number].write_out()
         self._waiting.clear()
-        self._waiting_size = 0
+        self._waiting_size = self._waiting_count = 0
         if self._buffer:
             if self._is_apart and not self._journal_size:
                 self._open_files.create(self.journal_path)

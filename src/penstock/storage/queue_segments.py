@@ -49,6 +49,9 @@ DELIVER_FLUSHED: Final = 16
 ACK_FLUSHED: Final = 32
 STORED: Final = 64  # the message is in the message store; its place is a slot
 
+STATE_SIZE: Final = 13
+"""Bytes of a message's state in memory: a byte, a place and a length."""
+
 _ROOM_FIRST: Final = 64
 FLUSH_SIZE: Final = 4 * 2**20
 """Bytes of records that a flush makes at a time."""

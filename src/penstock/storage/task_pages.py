@@ -18,6 +18,7 @@ from penstock.formats.rabbitmq.task_messages import TaskMessages
 from penstock.model import QueueName, SnapshotPoint
 from penstock.storage.files import Files
 from penstock.storage.flush_rules import FlushReason, FlushRules, steady_clock_ms
+from penstock.storage.paged_limits import PagedLimits
 
 if TYPE_CHECKING:
     from penstock.storage.paged_store import PagedStore
@@ -84,16 +85,18 @@ class TaskShelf:
         files: Files,
         home: Path,
         point: SnapshotPoint | None,
+        limits: PagedLimits | None = None,
         clock_ms: Callable[[], int] = steady_clock_ms,
     ) -> None:
         """Take over the pages as they were at the snapshot ``point``. Raises ``BadData``, ``DependencyMissing``.
 
-        ``clock_ms``: a steady clock, for queues that are idle.
+        ``limits``: the defaults unless given. ``clock_ms``: a steady clock, for queues that are idle.
         """
         self._files = files
         self._directory = home / DIRECTORY
         self._mark = None if point is None else point.index
-        self._rules = FlushRules(clock_ms)
+        self._limits = PagedLimits() if limits is None else limits
+        self._rules = FlushRules(memory=self._limits.memory, clock_ms=clock_ms)
         self._store: PagedStore | None = None
         self._is_begun = False  # a checkpoint that is neither finished nor abandoned
         if files.is_directory(self._directory):
@@ -102,7 +105,14 @@ class TaskShelf:
     def _open_store(self) -> PagedStore:
         with needing("paged", f"{self._directory}: a paged queue"):
             from penstock.storage.paged_store import PagedStore
-        return PagedStore(self._files, self._directory, at_mark=self._mark)
+            from penstock.storage.queue_index import IndexLimits
+        return PagedStore(
+            self._files,
+            self._directory,
+            at_mark=self._mark,
+            limits=IndexLimits(journal_entries_max=self._limits.journal_entries_max),
+            store_file_limit=self._limits.store_file_size,
+        )
 
     def open(self, number: int, name: QueueName, *, is_new: bool) -> TaskPages:
         """Return the pages of a queue. Raises ``CorruptData`` if one that is not new has none."""
