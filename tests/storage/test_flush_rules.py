@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.flush_rules import IDLE_FLUSHES_MAX, IDLE_MS, FlushReason, FlushRules
-from penstock.storage.paged_store import LATEST, AtMark, PagedStore
-from penstock.storage.queue_index import IndexLimits, QueueIndex
+from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged_limits import IndexLimits
+from penstock.storage.queue_index import QueueIndex
 from penstock.testing.disk import MemoryFiles
 from support.paged_lives import message, message_id
 
@@ -32,7 +33,7 @@ class Rig:
         self, *, memory: int = 2**30, at_mark: AtMark = None, journal_entries_max: int = 1000
     ) -> None:
         limits = IndexLimits(journal_entries_max=journal_entries_max, buffer_size=2**30)
-        self.store = PagedStore(MemoryFiles(), ROOT, at_mark=at_mark, limits=limits)
+        self.store = PagedDirectory(MemoryFiles(), ROOT, at_mark=at_mark, limits=limits)
         self.clock = Clock()
         self.rules = FlushRules(memory=memory, clock_ms=self.clock)
 

@@ -29,10 +29,11 @@ from penstock.formats.rabbitmq.journal import Kind, Piece
 from penstock.formats.rabbitmq.messages import Content as MessageContent
 from penstock.formats.rabbitmq.messages import Message, encode_message
 from penstock.formats.rabbitmq.places import decode_table, encode_table, mark_of
-from penstock.storage import paged_store
+from penstock.storage import paged_directory
 from penstock.storage.files import OsFiles
-from penstock.storage.paged_store import LATEST, AtMark, PagedStore
-from penstock.storage.queue_index import IndexLimits, QueueIndex
+from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged_limits import IndexLimits
+from penstock.storage.queue_index import QueueIndex
 from penstock.testing.disk import MemoryFiles, Operation
 from penstock.tools.rabbitmq.location import resolve
 from penstock.tools.rabbitmq.queue_reading import Wanted
@@ -45,8 +46,8 @@ LIMITS = IndexLimits(entry_count=8, journal_entries_max=100, embed_below=100)
 NAME = b"orders"
 
 
-def opened(files: MemoryFiles, at_mark: AtMark = LATEST, **limits: Any) -> PagedStore:
-    return PagedStore(
+def opened(files: MemoryFiles, at_mark: AtMark = LATEST, **limits: Any) -> PagedDirectory:
+    return PagedDirectory(
         files,
         ROOT,
         at_mark=at_mark,
@@ -319,7 +320,7 @@ def test_the_stored_number_of_entries_in_a_segment_counts() -> None:
 
 def test_messages_in_memory_take_few_bytes_each() -> None:
     files = MemoryFiles()
-    store = PagedStore(files, ROOT, at_mark=LATEST, limits=IndexLimits())
+    store = PagedDirectory(files, ROOT, at_mark=LATEST, limits=IndexLimits())
     queue = store.open_queue(1, NAME)
     count = 100_000
     one = message(1, 20)
@@ -330,7 +331,7 @@ def test_messages_in_memory_take_few_bytes_each() -> None:
     assert queue.memory_size < 16 * count
     store.checkpoint()
     store.close()
-    again = PagedStore(files, ROOT, at_mark=LATEST).open_queue(1, NAME)
+    again = PagedDirectory(files, ROOT, at_mark=LATEST).open_queue(1, NAME)
     assert len(again) == count
     assert again.memory_size < 16 * count
     assert again.read_many([0, 77_777, count - 1]) == [one] * 3
@@ -379,7 +380,7 @@ def test_until_a_checkpoint_counts_a_start_can_ask_for_it_or_for_the_one_before(
 
 def test_a_store_goes_on_while_another_thread_writes_its_checkpoint(tmp_path: Path) -> None:
     limits = IndexLimits(entry_count=64, journal_entries_max=50, embed_below=100, buffer_size=500)
-    store = PagedStore(OsFiles(), tmp_path, at_mark=None, limits=limits)
+    store = PagedDirectory(OsFiles(), tmp_path, at_mark=None, limits=limits)
     queue = store.open_queue(1, NAME)
     expected = {}
     for mark in range(1, 6):
@@ -394,7 +395,7 @@ def test_a_store_goes_on_while_another_thread_writes_its_checkpoint(tmp_path: Pa
         thread.join()
         store.finish_checkpoint()
     store.close()
-    again = PagedStore(OsFiles(), tmp_path, at_mark=5)
+    again = PagedDirectory(OsFiles(), tmp_path, at_mark=5)
     assert content_of(again.open_queue(1, NAME)) == expected
     again.close()
 
@@ -530,7 +531,7 @@ def test_after_a_failed_sync_nothing_is_answered_any_more() -> None:
 
 
 def test_what_is_left_of_queues_that_a_checkpoint_does_not_know_is_removed(tmp_path: Path) -> None:
-    store = PagedStore(OsFiles(), tmp_path, at_mark=None)
+    store = PagedDirectory(OsFiles(), tmp_path, at_mark=None)
     publish(store.open_queue(1, NAME), [10, 5000])
     store.checkpoint(3)
     later = store.open_queue(2, b"later")
@@ -539,7 +540,7 @@ def test_what_is_left_of_queues_that_a_checkpoint_does_not_know_is_removed(tmp_p
     store.delete_queue(1)
     assert list(later.directory.iterdir())
     store.close()
-    store = PagedStore(OsFiles(), tmp_path, at_mark=3)
+    store = PagedDirectory(OsFiles(), tmp_path, at_mark=3)
     assert list(later.directory.iterdir()) == []
     assert list(content_of(store.open_queue(1, NAME))) == [0, 1]
     assert list(content_of(store.open_queue(2, b"later"))) == []
@@ -575,7 +576,7 @@ def test_under_a_log_a_message_is_written_once_and_the_journal_stays_empty() -> 
 
 def test_under_a_log_messages_wait_to_be_written_together_and_are_read_before() -> None:
     files = MemoryFiles()
-    store = PagedStore(
+    store = PagedDirectory(
         files, ROOT, at_mark=None, limits=IndexLimits(entry_count=8, buffer_size=1000)
     )
     queue = store.open_queue(1, NAME)
@@ -782,7 +783,7 @@ def test_a_sound_table_that_says_what_cannot_be_is_not_believed() -> None:
 def test_a_checkpoint_makes_so_many_tables_at_most_and_the_next_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(paged_store, "TABLES_MAX", 2)
+    monkeypatch.setattr(paged_directory, "TABLES_MAX", 2)
     files = MemoryFiles()
     store = opened(files, None)
     for number in (1, 2):
@@ -823,7 +824,7 @@ def term(number: int, body: bytes) -> bytes:
 
 def test_our_tools_read_the_directory_as_a_vhost_of_rabbitmq(tmp_path: Path) -> None:
     limits = IndexLimits(entry_count=8, embed_below=100)
-    store = PagedStore(OsFiles(), tmp_path / "paged", at_mark=LATEST, limits=limits)
+    store = PagedDirectory(OsFiles(), tmp_path / "paged", at_mark=LATEST, limits=limits)
     queue = store.open_queue(1, NAME)
     bodies = [b"body %d " % n * (1 + 40 * (n % 2)) for n in range(20)]
     terms = [term(n + 1, body) for n, body in enumerate(bodies)]
@@ -863,7 +864,7 @@ class PagedQueueModel(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.store = PagedStore(
+        self.store = PagedDirectory(
             self.files,
             ROOT,
             at_mark=self.mark,

@@ -22,7 +22,7 @@ from penstock.storage import queue_index, queue_segments
 from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.message_store import MessageStore, Numbers
 from penstock.storage.open_files import OpenFiles, Unsynced
-from penstock.storage.paged_store import AtMark, PagedStore, PendingCheckpoint
+from penstock.storage.paged_directory import AtMark, PagedDirectory, PendingCheckpoint
 from penstock.storage.place_tables import WantedTable
 from penstock.storage.queue_index import QueueIndex
 from penstock.storage.queue_segments import Segment
@@ -72,9 +72,9 @@ def seed_checkpoint_in_place(patch: Patch) -> None:
 
 
 def seed_removed_before_the_checkpoint(patch: Patch) -> None:
-    begin = PagedStore.begin_checkpoint
+    begin = PagedDirectory.begin_checkpoint
 
-    def begin_and_remove(self: PagedStore, mark: int = NO_MARK) -> Callable[[], None]:
+    def begin_and_remove(self: PagedDirectory, mark: int = NO_MARK) -> Callable[[], None]:
         write = begin(self, mark)
         assert self._pending is not None
         for one in self._pending.queues:
@@ -82,18 +82,18 @@ def seed_removed_before_the_checkpoint(patch: Patch) -> None:
             one.acked.clear()
         return write
 
-    patch.setattr(PagedStore, "begin_checkpoint", begin_and_remove)
+    patch.setattr(PagedDirectory, "begin_checkpoint", begin_and_remove)
 
 
 def seed_deleted_queue_removed_at_once(patch: Patch) -> None:
-    original = PagedStore.delete_queue
+    original = PagedDirectory.delete_queue
 
-    def delete(self: PagedStore, number: int) -> None:
+    def delete(self: PagedDirectory, number: int) -> None:
         original(self, number)
         while self._doomed:
             self._empty(self._doomed.pop())
 
-    patch.setattr(PagedStore, "delete_queue", delete)
+    patch.setattr(PagedDirectory, "delete_queue", delete)
 
 
 def seed_garbage_removed_at_once(patch: Patch) -> None:
@@ -176,7 +176,7 @@ def seed_journal_not_cut(patch: Patch) -> None:
 
 
 def seed_sealed_before_the_store_is_synced(patch: Patch) -> None:
-    def sync(self: PagedStore) -> None:
+    def sync(self: PagedDirectory) -> None:
         if not self._is_listed:
             self.checkpoint()
             return
@@ -185,11 +185,11 @@ def seed_sealed_before_the_store_is_synced(patch: Patch) -> None:
             self._open_files.sync([queue.journal_path])
         self.store.sync()
 
-    patch.setattr(PagedStore, "sync", sync)
+    patch.setattr(PagedDirectory, "sync", sync)
 
 
 def seed_journal_unsynced(patch: Patch) -> None:
-    def sync(self: PagedStore) -> None:
+    def sync(self: PagedDirectory) -> None:
         if not self._is_listed:
             self.checkpoint()
             return
@@ -197,7 +197,7 @@ def seed_journal_unsynced(patch: Patch) -> None:
         for queue in self.queues:
             queue.seal()
 
-    patch.setattr(PagedStore, "sync", sync)
+    patch.setattr(PagedDirectory, "sync", sync)
 
 
 # Segments.
@@ -344,15 +344,15 @@ def seed_merge_unsynced(patch: Patch) -> None:
 
 
 def seed_nothing_synced_at_start(patch: Patch) -> None:
-    original = PagedStore._recover
+    original = PagedDirectory._recover
 
-    def recover(self: PagedStore, at_mark: AtMark) -> None:
+    def recover(self: PagedDirectory, at_mark: AtMark) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(OpenFiles, "sync", lambda *_: None)
             original(self, at_mark)
         self._open_files._unsynced.clear()
 
-    patch.setattr(PagedStore, "_recover", recover)
+    patch.setattr(PagedDirectory, "_recover", recover)
 
 
 def seed_checkpoint_name_unsynced_at_start(patch: Patch) -> None:

@@ -12,9 +12,10 @@ from typing import TypeVar
 import pytest
 
 from penstock.formats.rabbitmq.checkpoint import NO_MARK
-from penstock.storage import paged_store
-from penstock.storage.paged_store import LATEST, AtMark, PagedStore
-from penstock.storage.queue_index import IndexLimits, QueueIndex
+from penstock.storage import paged_directory
+from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged_limits import IndexLimits
+from penstock.storage.queue_index import QueueIndex
 from penstock.testing.disk import CrashState, MemoryFiles
 
 T = TypeVar("T")
@@ -52,8 +53,8 @@ def message(number: int, size: int) -> bytes:
     return (text * (size // len(text) + 1))[: max(size, len(text))]
 
 
-def open_store(files: MemoryFiles, at_mark: AtMark) -> PagedStore:
-    return PagedStore(
+def open_store(files: MemoryFiles, at_mark: AtMark) -> PagedDirectory:
+    return PagedDirectory(
         files, ROOT, at_mark=at_mark, limits=LIMITS, store_file_limit=STORE_FILE_LIMIT
     )
 
@@ -75,7 +76,7 @@ def content_of(queue: QueueIndex) -> Content:
     return found
 
 
-def state_of(store: PagedStore) -> State:
+def state_of(store: PagedDirectory) -> State:
     return {queue.number: content_of(queue) for queue in store.queues}
 
 
@@ -91,7 +92,7 @@ class Event:
 
 
 class Life:
-    """Drives a real ``PagedStore`` and keeps its own account."""
+    """Drives a real ``PagedDirectory`` and keeps its own account."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
@@ -506,7 +507,7 @@ def replayed(*, alone: bool) -> Life:
     life.ack(1, [3])
     with pytest.MonkeyPatch.context() as patch:
         # Else the table is made anew before anybody could take the old one for it.
-        patch.setattr(paged_store, "TABLES_MAX", 0)
+        patch.setattr(paged_directory, "TABLES_MAX", 0)
         life.checkpoint()
         life.deliver(1, [4])
         life.checkpoint()

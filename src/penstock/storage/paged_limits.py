@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidValue
+from penstock.formats.rabbitmq.messages import EMBED_BELOW
+from penstock.formats.rabbitmq.segment import ENTRY_COUNT_MAX, check_entry_count
 from penstock.model import INT32_MAX
 
 JOURNAL_ENTRIES_MAX: Final = 65_536
@@ -20,11 +22,29 @@ FILE_SIZE_LIMIT: Final = 16 * 2**20
 FILE_SIZE_END: Final = 2**32
 """Offsets in store files have 32 bits."""
 
+BUFFER_SIZE: Final = 256 * 2**10
+"""Bytes of journal that may wait in memory to be written together."""
+
 MEMORY_SHARE: Final = 10
 """The default budget is this part of the memory: heaps, connections and the states of paged tasks need the rest."""
 
 MEMORY_MIN: Final = 2**16
 """Below this budget nearly every action would flush a queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLimits:
+    """How an index is cut up."""
+
+    entry_count: int = ENTRY_COUNT_MAX  # sequence numbers of a segment; stored, never changed
+    journal_entries_max: int = JOURNAL_ENTRIES_MAX
+    embed_below: int = EMBED_BELOW  # messages with smaller bodies are in the index; 0: none is
+    buffer_size: int = BUFFER_SIZE
+
+    def __post_init__(self) -> None:
+        check_entry_count(self.entry_count)
+        assert self.journal_entries_max >= 0
+        assert self.embed_below >= 0
 
 
 def usable_memory(root: Path = Path("/")) -> int:

@@ -8,7 +8,7 @@ there by a flush, and the journal stays empty.
 Nothing that is promised rests on a record alone, which has no checksum: the journal is believed up to its
 last seal, segments up to the lengths of the checkpoint (docs/formats/paged.md).
 
-A queue belongs to a ``PagedStore``, which decides when its files are synced and what a start believes.
+A queue belongs to a ``PagedDirectory``, which decides when its files are synced and what a start believes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,8 @@ from penstock.formats.rabbitmq.journal import (
     PieceColumns,
     scan_journal_columns,
 )
-from penstock.formats.rabbitmq.messages import EMBED_BELOW
 from penstock.formats.rabbitmq.places import parse_places_name
-from penstock.formats.rabbitmq.segment import (
-    ENTRY_COUNT_MAX,
-    check_entry_count,
-    parse_segment_name,
-)
+from penstock.formats.rabbitmq.segment import parse_segment_name
 from penstock.formats.rabbitmq.writing import (
     encode_actions,
     encode_publishes,
@@ -58,7 +53,7 @@ from penstock.storage.files import TEMPORARY_SUFFIX
 from penstock.storage.message_slots import NO_SLOT
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles
-from penstock.storage.paged_limits import JOURNAL_ENTRIES_MAX
+from penstock.storage.paged_limits import IndexLimits
 from penstock.storage.place_tables import NewTables, WantedTable, table_path
 from penstock.storage.queue_segments import (
     ACKED,
@@ -80,26 +75,8 @@ QUEUE_NAME: Final = ".queue_name"
 _BEGINNINGS: Final = frozenset(bytes((TERM_MARKER, tag)) for tag in TERM_TAGS)
 """What a message begins with; a scan of the store finds no other."""
 
-BUFFER_SIZE: Final = 256 * 2**10
-"""Bytes of journal that may wait in memory to be written together."""
-
 PIECE_SIZE: Final = sys.getsizeof(b"") + 8
 """Bytes of memory that a piece of a waiting record takes besides its own: the object, and its place in a list."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexLimits:
-    """How an index is cut up."""
-
-    entry_count: int = ENTRY_COUNT_MAX  # sequence numbers of a segment; stored, never changed
-    journal_entries_max: int = JOURNAL_ENTRIES_MAX
-    embed_below: int = EMBED_BELOW  # messages with smaller bodies are in the index; 0: none is
-    buffer_size: int = BUFFER_SIZE
-
-    def __post_init__(self) -> None:
-        check_entry_count(self.entry_count)
-        assert self.journal_entries_max >= 0
-        assert self.embed_below >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The pages of a node's queues: tasks as messages in a ``PagedStore``, in step with the node's snapshots.
+"""The pages of a node's queues: tasks as messages in a ``PagedDirectory``, in step with the node's snapshots.
 
 Beside every snapshot there is a checkpoint of the pages of the same entry, so that a start finds both as they were
 at one moment, and the log goes on from there for both. A checkpoint is made ahead of the snapshot and
@@ -18,10 +18,10 @@ from penstock.formats.rabbitmq.task_messages import TaskMessages
 from penstock.model import QueueName, SnapshotPoint
 from penstock.storage.files import Files
 from penstock.storage.flush_rules import FlushReason, FlushRules, steady_clock_ms
-from penstock.storage.paged_limits import PagedLimits
+from penstock.storage.paged_limits import IndexLimits, PagedLimits
 
 if TYPE_CHECKING:
-    from penstock.storage.paged_store import PagedStore
+    from penstock.storage.paged_directory import PagedDirectory
     from penstock.storage.queue_index import QueueIndex
 
 DIRECTORY: Final = "paged"
@@ -97,16 +97,15 @@ class TaskShelf:
         self._mark = None if point is None else point.index
         self._limits = PagedLimits() if limits is None else limits
         self._rules = FlushRules(memory=self._limits.memory, clock_ms=clock_ms)
-        self._store: PagedStore | None = None
+        self._store: PagedDirectory | None = None
         self._is_begun = False  # a checkpoint that is neither finished nor abandoned
         if files.is_directory(self._directory):
             self._store = self._open_store()
 
-    def _open_store(self) -> PagedStore:
+    def _open_store(self) -> PagedDirectory:
         with needing("paged", f"{self._directory}: a paged queue"):
-            from penstock.storage.paged_store import PagedStore
-            from penstock.storage.queue_index import IndexLimits
-        return PagedStore(
+            from penstock.storage.paged_directory import PagedDirectory
+        return PagedDirectory(
             self._files,
             self._directory,
             at_mark=self._mark,

@@ -39,9 +39,9 @@ from penstock.formats.rabbitmq.names import (
 from penstock.storage.files import Files, read_whole
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles, Unsynced
-from penstock.storage.paged_limits import FILE_SIZE_LIMIT
+from penstock.storage.paged_limits import FILE_SIZE_LIMIT, IndexLimits
 from penstock.storage.place_tables import TABLES_MAX, NewTables
-from penstock.storage.queue_index import QUEUE_NAME, IndexLimits, PendingQueue, QueueIndex
+from penstock.storage.queue_index import QUEUE_NAME, PendingQueue, QueueIndex
 
 
 class Latest(Enum):
@@ -94,7 +94,7 @@ class PendingCheckpoint:
         )
 
 
-class PagedStore:
+class PagedDirectory:
     """All paged queues of a directory. Raises ``StorageFailed`` after the first change that failed."""
 
     def __init__(
