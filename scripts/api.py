@@ -21,7 +21,13 @@ ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "api.md"
 SOURCE: Final = ROOT / "src"
 
-MODULES: Final = ("penstock", "penstock.aio", "penstock.spark", "penstock.testing")
+MODULES: Final = (
+    "penstock",
+    "penstock.aio",
+    "penstock.paged",
+    "penstock.spark",
+    "penstock.testing",
+)
 """The public modules. One without ``__all__`` has no section."""
 
 WIDTH: Final = 88

@@ -24,7 +24,7 @@ import penstock
 from penstock import errors
 
 TESTING = "penstock.testing"
-MODULES = ("penstock", "penstock.aio", "penstock.spark", TESTING)
+MODULES = ("penstock", "penstock.aio", "penstock.paged", "penstock.spark", TESTING)
 """The public modules; one without ``__all__`` declares nothing yet."""
 
 EXTRAS = {

@@ -54,7 +54,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock import aio, spark
+    from penstock import aio, paged, spark
     from penstock.client.blocking import Client
     from penstock.client.subscription import Subscription
     from penstock.client.values import Delivery, PeekedTask
@@ -138,6 +138,7 @@ __all__ = [
     "aio",
     "connect",
     "open",
+    "paged",
     "spark",
     "worker",
 ]
@@ -165,6 +166,7 @@ _HOMES: Final = {
     "aio": "penstock.aio",
     "connect": "penstock.spooling.connecting:connect",
     "open": "penstock.server.embedded:open_directory",
+    "paged": "penstock.paged",
     "spark": "penstock.spark",
     "worker": "penstock.client.worker:worker",
 }

@@ -628,8 +628,12 @@ def test_a_journal_that_an_earlier_version_left_under_a_log_is_taken_over() -> N
     store.checkpoint()
     expected = content_of(queue)
     store.close()
-    image = files.image()
-    assert image[str(queue.directory / "journal.jif")]
+    # Under a log the number of a queue is part of its directory's name.
+    directory = str(queue.directory)
+    image = {
+        name.replace(directory, f"{directory}-1"): data for name, data in files.image().items()
+    }
+    assert image[f"{directory}-1/journal.jif"]
     path = str(ROOT / "penstock.checkpoint")
     image[path] = encode_checkpoint(replace(decode_checkpoint(image[path]), mark=7))
     files = MemoryFiles(image)

@@ -95,6 +95,16 @@ class FlushRules:
             return max(0, one.at_ms + IDLE_MS - now)
         return None
 
+    def flush_all(self, reason: FlushReason) -> None:
+        """Flush every queue with unflushed actions."""
+        for one in list(self._dirty.values()):
+            self._flush(one.queue, reason)
+
+    @property
+    def total(self) -> int:
+        """Flushes for all reasons together."""
+        return sum(self.counts.values())
+
     def note_checkpoint(self) -> None:
         """Count the queues that the begin of a checkpoint flushed."""
         for one in list(self._dirty.values()):
@@ -109,6 +119,8 @@ class FlushRules:
             self._dirty_size -= one.size
 
     def _remember(self, queue: QueueIndex, at_ms: int) -> None:
+        if not queue.dirty_count:
+            return
         one = _Dirty(queue, at_ms, queue.dirty_count, queue.dirty_size)
         self._dirty[queue.number] = one
         self._dirty_count += one.count

@@ -36,7 +36,7 @@ from penstock.formats.rabbitmq.names import (
     encode_queue_name,
     queue_directory,
 )
-from penstock.storage.files import Files, read_whole
+from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole
 from penstock.storage.message_store import MessageStore
 from penstock.storage.open_files import OpenFiles, Unsynced
 from penstock.storage.paged_limits import FILE_SIZE_LIMIT, IndexLimits
@@ -57,6 +57,12 @@ VHOST: Final = b"penstock"
 LOCK: Final = "penstock.lock"
 CHECKPOINT_SIZE_MAX: Final = 2**30
 """Bytes of a checkpoint: some ten million queues and segments."""
+
+MERGE_BYTES: Final = 4 * 2**20
+"""Bytes of the store that are merged in one step: requests wait meanwhile."""
+
+MERGE_STEPS: Final = 8
+"""Steps at a checkpoint, so that a directory that is never idle does not keep its garbage."""
 
 _CONFIG_SIZE_MAX: Final = 2**16
 
@@ -120,6 +126,8 @@ class PagedDirectory:
         ] = []  # directories of deleted queues; a checkpoint may still need them
         self._pending: PendingCheckpoint | None = None  # begun, not finished
         self._is_listed = True  # whether the checkpoint names the queues that there are
+        if self._is_alone:
+            self._refuse_foreign()
         files.make_directory(directory)
         self._lock = files.lock(directory / LOCK)
         self._open_files = OpenFiles(files, directory)
@@ -130,6 +138,8 @@ class PagedDirectory:
             self._limits = self._configure(limits or IndexLimits())
             self.mark = NO_MARK  # of the last checkpoint that was finished
             self._recover(at_mark)
+            if self._is_alone and not files.exists(self._path):
+                self.checkpoint()  # from now on the directory is known as ours
         except BaseException:
             self._let_go()
             raise
@@ -150,6 +160,8 @@ class PagedDirectory:
         queue = self._queues.get(number)
         if queue is None:
             queue = self._queue(number, name)
+            if queue.directory in self._doomed_now():
+                self.checkpoint()  # without a log, a queue has the directory of the deleted one of its name
             self._open_files.make_directory(queue.directory)
             queue.create()
             stored = StoredQueue(vhost=VHOST, queue=name)
@@ -167,9 +179,15 @@ class PagedDirectory:
         self._doomed.append(queue.directory)
         self._is_listed = False
 
+    def _doomed_now(self) -> list[Path]:
+        """Return the directories of deleted queues that are still to be emptied."""
+        return self._doomed + ([] if self._pending is None else self._pending.doomed)
+
     def _queue(self, number: int, name: bytes) -> QueueIndex:
-        # The number makes the name unique: a queue may be deleted and made again before a checkpoint.
-        directory = self._directory / "queues" / f"{queue_directory(VHOST, name)}-{number}"
+        directory = self._directory / "queues" / queue_directory(VHOST, name)
+        if not self._is_alone:
+            # The number makes the name unique: a queue may be deleted and made again before a checkpoint.
+            directory = directory.with_name(f"{directory.name}-{number}")
         return QueueIndex(
             self._open_files, directory, self.store,
             number=number, name=name, limits=self._limits, is_under_log=not self._is_alone,
@@ -190,6 +208,7 @@ class PagedDirectory:
 
     def sync(self) -> None:
         """Return when everything done so far is on the disk; for a store that stands alone."""
+        self._open_files.check()
         assert self._is_alone, "under a log, only checkpoints are durable"
         assert self._pending is None, "finish the checkpoint first"
         if not self._is_listed:
@@ -202,10 +221,12 @@ class PagedDirectory:
             queue.seal()
         self._open_files.sync([queue.journal_path for queue in unsealed])
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether some journal has more entries than it should."""
-        return any(queue.needs_flush for queue in self._queues.values())
+    def merge(self, steps: int = MERGE_STEPS) -> bool:
+        """Merge garbage of the store, in so many steps at most; return whether there may be more.
+
+        The files that this frees are removed when the next checkpoint counts.
+        """
+        return all(self.store.collect(MERGE_BYTES) for _ in range(steps))
 
     def checkpoint(self, mark: int = NO_MARK) -> None:
         """Fix the state of this moment under ``mark``, and return when it is durable.
@@ -222,6 +243,7 @@ class PagedDirectory:
         one goes on (but a store that stands alone must not sync). Then both this checkpoint and the one
         before it can be asked for by a start, until ``finish_checkpoint`` says that this one is to count.
         """
+        self._open_files.check()
         assert (mark == NO_MARK) == self._is_alone, "a mark is for a store under a log"
         assert mark >= self.mark, "marks never go back"
         assert self._pending is None, "one checkpoint at a time"
@@ -291,6 +313,28 @@ class PagedDirectory:
         self._lock.release()
 
     # Starting.
+
+    def _refuse_foreign(self) -> None:
+        """Raise ``PathRefused`` for a directory with files of others: a start removes what no checkpoint names."""
+        if not self._files.is_directory(self._directory) or self._files.exists(self._path):
+            return
+        # Only what an interrupted first start of ours leaves: a name, a setting, and empty directories.
+        ours = {LOCK, ".vhost", ".config", "queues", "msg_store_persistent"}
+        found = [
+            name
+            for name in self._files.names(self._directory)
+            if not name.endswith(TEMPORARY_SUFFIX)
+        ]
+        inside = [
+            name
+            for part in ("queues", "msg_store_persistent")
+            if part in found
+            for name in self._files.names(self._directory / part)
+        ]
+        if inside or not ours.issuperset(found):
+            raise PathRefused(
+                f"{self._directory}: holds files that no PagedStore wrote; nothing was changed: use a new directory"
+            )
 
     def _configure(self, limits: IndexLimits) -> IndexLimits:
         """Make the directory what it must be; the stored number of entries in a segment counts."""

@@ -13,8 +13,7 @@ A queue belongs to a ``PagedDirectory``, which decides when its files are synced
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -58,6 +57,7 @@ from penstock.storage.place_tables import NewTables, WantedTable, table_path
 from penstock.storage.queue_segments import (
     ACKED,
     DELIVERED,
+    PIECE_SIZE,
     PUBLISH_FLUSHED,
     STATE_SIZE,
     STORED,
@@ -74,9 +74,6 @@ QUEUE_NAME: Final = ".queue_name"
 
 _BEGINNINGS: Final = frozenset(bytes((TERM_MARKER, tag)) for tag in TERM_TAGS)
 """What a message begins with; a scan of the store finds no other."""
-
-PIECE_SIZE: Final = sys.getsizeof(b"") + 8
-"""Bytes of memory that a piece of a waiting record takes besides its own: the object, and its place in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +124,6 @@ class QueueIndex:
         self._sealed_size = 0
         self._is_apart = False  # the journal is a new file, until a checkpoint is on the disk
         self.unread_tables: list[Path] = []  # those that a start could not use
-
-    # What a queue does.
 
     def __len__(self) -> int:
         """Return how many messages are not acked."""
@@ -273,6 +268,31 @@ class QueueIndex:
                     self._read(path, places[chosen], lengths[chosen], rows[chosen], messages)
         return messages
 
+    def next_unacked(self, first: int, count: int) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Return up to ``count`` numbers of messages that are not acked, from ``first`` on, and which were delivered."""
+        numbers, delivered = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+        for number in sorted(n for n in self._segments if n >= first // self._limits.entry_count):
+            segment = self._segments[number]
+            live = segment.live()
+            live = live[live >= first - segment.first][:count]
+            numbers.append(segment.first + live)
+            delivered.append(segment.state[live] & DELIVERED != 0)
+            count -= len(live)
+            if not count:
+                break
+        return np.concatenate(numbers), np.concatenate(delivered)
+
+    def holds(self, sequences: Numbers) -> NDArray[np.bool_]:
+        """Return for each number whether its message is there and not acked."""
+        found = np.zeros(len(sequences), dtype=np.bool_)
+        segments = sequences // self._limits.entry_count
+        for number in np.unique(segments).tolist():
+            segment = self._segments.get(number)
+            if segment is not None:
+                rows = segments == number
+                found[rows] = np.isin(sequences[rows] - segment.first, segment.live())
+        return found
+
     def _read(
         self, path: Path, places: Numbers, lengths: Numbers, rows: Numbers, messages: list[bytes]
     ) -> None:
@@ -367,7 +387,12 @@ class QueueIndex:
     def _scan_journal(self, start: int, end: int) -> Iterator[tuple[int, bytes, PieceColumns]]:
         if start < end:  # a journal apart has no file before its first record
             file = self._open_files.get(self.journal_path)
-            yield from scan_windows(file, start=start, end=end, scan=_scan_journal)
+            yield from scan_windows(
+                file,
+                start=start,
+                end=end,
+                scan=lambda data, size: scan_journal_columns(data, size=size),
+            )
 
     @property
     def is_sealed(self) -> bool:
@@ -574,7 +599,3 @@ class QueueIndex:
         """Count what is not acked, and refer to what is in the store. Raises ``CorruptData``."""
         for segment in self._segments.values():
             segment.settle(self._store.refer)
-
-
-def _scan_journal(data: bytes, size: int) -> Generator[PieceColumns, None, int]:
-    return scan_journal_columns(data, size=size)

@@ -8,6 +8,7 @@ state too, and never written twice (docs/formats/paged.md).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,9 @@ STORED: Final = 64  # the message is in the message store; its place is a slot
 
 STATE_SIZE: Final = 13
 """Bytes of a message's state in memory: a byte, a place and a length."""
+
+PIECE_SIZE: Final = sys.getsizeof(b"") + 8
+"""Bytes of memory that a piece of a waiting record takes besides its own: the object, and its place in a list."""
 
 _ROOM_FIRST: Final = 64
 FLUSH_SIZE: Final = 4 * 2**20

@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "paged"
 """Beside log and snapshot, in the layout of RabbitMQ, whose files our tools read."""
 
-COLLECT_BYTES: Final = 4 * 2**20
-"""Bytes of the store that are merged in one go: requests wait meanwhile."""
-
-COLLECT_STEPS: Final = 8
-"""So often at a checkpoint, so that a node that is never idle does not keep its garbage."""
-
 
 class TaskPages:
     """The tasks of one queue. Their ids are the sequence numbers of its index."""
@@ -171,7 +165,7 @@ class TaskShelf:
 
     def merge(self) -> bool:
         """Merge some garbage of the store; return whether there may be more."""
-        return self._store is not None and self._store.store.collect(COLLECT_BYTES) > 0
+        return self._store is not None and self._store.merge(steps=1)
 
     # Checkpoints.
 
@@ -179,9 +173,7 @@ class TaskShelf:
         """Fix the pages of this moment; return what has to be done, by any thread, until that is on the disk."""
         if self._store is None:
             return None
-        for _ in range(COLLECT_STEPS):  # the files that this frees go when the checkpoint counts
-            if not self._store.store.collect(COLLECT_BYTES):
-                break
+        self._store.merge()
         self._is_begun = True
         write = self._store.begin_checkpoint(point.index)
         self._rules.note_checkpoint()
