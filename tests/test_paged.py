@@ -24,6 +24,8 @@ from penstock.errors import (
     StorageError,
     StorageFailed,
 )
+from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END
+from penstock.formats.rabbitmq.journal import Kind, scan
 from penstock.paged import PagedMessage, PagedStore
 from support.command import penstock as command
 from support.rabbitmq_directories import unpacked
@@ -320,6 +322,21 @@ def test_threads_share_a_store(path: Path) -> None:
         for thread in threads:
             thread.join()
         assert store.queues == {f"q{n}": 60 for n in range(4)}
+
+
+def test_an_ack_has_a_deliver_before_it_or_no_broker_starts_on_the_journal(path: Path) -> None:
+    with PagedStore(path) as store:
+        store.publish("q", [b"x"] * 3)
+        store.deliver("q", 1)
+        store.ack("q", [0, 2])
+    (journal,) = path.rglob("journal.jif")
+    data = journal.read_bytes()
+    actions = [
+        (one.kind, one.sequence)
+        for one in scan(data)
+        if one.kind in (Kind.DELIVER, Kind.ACK) and one.sequence < SEQUENCE_END
+    ]
+    assert actions == [(Kind.DELIVER, 0), (Kind.DELIVER, 2), (Kind.ACK, 0), (Kind.ACK, 2)]
 
 
 # --- at rest -------------------------------------------------------------------------------------

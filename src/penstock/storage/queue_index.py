@@ -233,6 +233,8 @@ class QueueIndex:
         if not len(numbers):
             return
         self._open_files.check()
+        if not self._is_under_log:
+            self.deliver_many(numbers)  # a broker does not start on a journal with an ack alone
         slots = [segment.ack(relatives) for segment, relatives, _ in self._by_segment(numbers)]
         self._note_actions(Kind.ACK, numbers)
         gone = np.concatenate(slots)
