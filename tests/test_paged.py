@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END
 from penstock.formats.rabbitmq.journal import Kind, scan
+from penstock.formats.rabbitmq.names import vhost_directory
 from penstock.paged import PagedMessage, PagedStore
 from support.command import penstock as command
 from support.rabbitmq_directories import unpacked
@@ -176,6 +177,38 @@ def test_a_killed_process_loses_nothing_that_was_synced(path: Path) -> None:
         found = store.deliver("q", 9)
         assert [m.body[:20] for m in found[:3]] == [b"durable", b"x" * 20, b"synced later"]
         assert [m.is_redelivered for m in found[:3]] == [True, False, False]
+
+
+WORKER = """
+import sys
+from penstock.paged import PagedStore
+store = PagedStore(sys.argv[1], queue_index_max_journal_entries=40, msg_store_file_size_limit=30_000)
+for turn in range(10**6):
+    numbers = store.publish("q", [b"small", b"large" * 1000, b""])
+    print("published", *numbers, flush=True)
+    some = [message.number for message in store.deliver("q", 2)]
+    print("acking", *some, flush=True)
+    store.ack("q", some)
+    print("acked", *some, flush=True)
+"""
+
+
+def test_kills_at_any_moment_lose_no_promise_and_undo_no_ack(path: Path) -> None:
+    told: dict[str, set[int]] = {"published": set(), "acking": set(), "acked": set()}
+    for lines in (7, 40, 100, 230):
+        command = [sys.executable, "-c", WORKER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            for number, line in enumerate(worker.stdout):
+                kind, *numbers = line.split()
+                told[kind] |= set(map(int, numbers))
+                if number == lines:
+                    worker.kill()
+        with PagedStore(path) as store:
+            found = {message.number for message in store.deliver("q", 10**6)}
+        assert told["published"] - told["acking"] <= found
+        assert not found & told["acked"]
+    assert len(told["acked"]) > 100
 
 
 def test_the_example_is_killed_and_recovers(path: Path) -> None:
@@ -354,4 +387,14 @@ def test_the_commands_over_files_read_its_directory(path: Path) -> None:
     found = [(row["queue"], row["seq"], base64.b64decode(row["payload"])) for row in outcome.rows]
     assert found == [("mail", 1, LARGE), ("mail", 2, b"third"), ("other", 0, b"x")]
     assert command("verify", path).code == 0
-    assert os.listdir(path / "queues") != []
+
+
+def test_the_page_shows_a_program_that_runs_and_the_directory_of_a_broker(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "formats" / "paged.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["0 b'first' False", "1 b'second' False"]
+    assert f"msg_stores/vhosts/{vhost_directory(b'penstock')}`" in page

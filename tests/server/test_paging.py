@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+from penstock.client.blocking import Client
 from penstock.model import Implementation, Policy, QueueName
 from penstock.protocol import version2 as v2
 from penstock.server.disk import InlineDisk
+from penstock.server.embedded import EmbeddedNode
 from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots
+from penstock.storage.flush_rules import FlushReason
 from penstock.storage.paged_limits import PagedLimits
 from penstock.storage.queue_index import QueueIndex
 from penstock.storage.task_pages import DIRECTORY
@@ -151,6 +154,21 @@ def test_a_hundred_queues_that_become_idle_together_are_flushed_within_a_second(
         paged.add([b"x"], name)
     paged.loop.advance(2000)
     assert paged.flushes == {"idle": 100}
+
+
+def test_a_node_in_process_flushes_an_idle_queue_with_the_next_call() -> None:
+    loop = Loop()
+    node = EmbeddedNode(Settings(data=ROOT), files=MemoryFiles(), steady=loop.clock)
+    with Client(node.connect) as client:
+        client.create_queue(NAME, implementation="paged")
+        client.enqueue_many(NAME, [b"x"] * 10)
+        assert node._node.shelf is not None
+        loop.now_ms += 999
+        client.enqueue("", b"on the heap")
+        assert node._node.shelf.flushes[FlushReason.IDLE] == 0
+        loop.now_ms += 1
+        client.enqueue("", b"on the heap")
+        assert node._node.shelf.flushes[FlushReason.IDLE] == 1
 
 
 def test_what_a_start_replayed_is_flushed_without_any_traffic() -> None:
