@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, assert_never
 
+from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END
 from penstock.formats.rabbitmq.journal import Kind, Piece, SequenceNumber, Status
 
 
@@ -215,6 +216,8 @@ def _entry(sequence: SequenceNumber, states: list[_State], findings: list[Findin
         ((s.publish, s.published) for s in states if s.publish and s.published), (None, None)
     )
     if publish is None or place is None:
+        if sequence >= SEQUENCE_END and not delivered:
+            return None  # a seal of a paged queue's journal
         findings.extend(Finding(Anomaly.ORPHAN, p, sequence) for p in delivered + acked)
         return None
     if not delivered:
