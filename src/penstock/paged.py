@@ -43,7 +43,7 @@ class PagedMessage(NamedTuple):
 
     number: int  # of the message in its queue; messages are delivered in this order
     body: bytes
-    is_redelivered: bool  # whether an earlier process, or this one, may have delivered it before
+    is_redelivered: bool  # whether an earlier store on the directory delivered it
 
 
 class PagedStore:
@@ -90,11 +90,15 @@ class PagedStore:
         self._is_closed = False
         self._rules = FlushRules(memory=limits.memory, clock_ms=steady_clock_ms)
         self._queues: dict[str, _Queue] = {}
-        for index in self._directory.queues:
-            self._queues[index.name.decode("ascii")] = _Queue(index, self._rules)
-            self._rules.note_actions(index)
         self._flushed = 0  # flushes that a checkpoint followed
-        self._settle(sync=False)
+        try:
+            for index in self._directory.queues:
+                self._queues[index.name.decode("ascii")] = _Queue(index, self._rules)
+                self._rules.note_actions(index)
+            self._settle(sync=False)
+        except BaseException:
+            self._directory.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
