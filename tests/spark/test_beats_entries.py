@@ -253,6 +253,22 @@ def test_a_wrong_key_is_told_and_never_gives_an_empty_queue(
 # --- plans ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bits", [1, 3])
+def test_a_segment_torn_in_its_first_frame_does_not_lock_the_table(
+    tmp_path: Path, bits: int
+) -> None:
+    options = Options(bits)
+    whole = sealed(payloads(2), options=options, key=KEY)
+    torn = whole[:4] + bytes(4) + whole[8:60]
+    root = spool(tmp_path / "spool", {0: whole, 1: torn})
+    assert [row["status"] for row in entries(root)] == ["ok", "ok", "torn"]
+    assert len(tasks(root)) == 2
+    alone = spool(tmp_path / "alone", {0: torn})
+    assert [row["status"] for row in entries(alone)] == ["wrong-key"]
+    with pytest.raises(InvalidValue):
+        tasks(alone)
+
+
 def plans(path: Path, **how: Any) -> list[SegmentPlan]:
     return [piece.plan for piece in pieces_of(reader_of(path, **how))]
 
