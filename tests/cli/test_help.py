@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli.main import app
 from penstock.formats.taskflux.generation import Generation
-from support.beats_spools import VECTORS
+from support.beats_spools import PLAIN, VECTORS
 from support.beats_spools import spool as write_spool
 from support.command import penstock
 from support.damage import flipped
@@ -51,6 +51,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = THREE.files()
     name = next(name for name in files if name.endswith(".log"))
     unpacked("c1_small_embedded_live", tmp_path / "rabbit")
+    write_spool(tmp_path / "diskqueue", {0: PLAIN})
     write_files(tmp_path / "damaged", files | {name: flipped(files[name], 8 * 40)})
     monkeypatch.chdir(tmp_path)
     return tmp_path

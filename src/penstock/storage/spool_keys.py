@@ -56,8 +56,9 @@ def is_key_proven(files: Files, path: Path, key: bytes) -> bool:
 
 def no_frame_reason(header: Header) -> str:
     """Return why an encrypted segment without a readable frame is not read: its key is not proven."""
-    is_open = header.count == 0  # a closed segment is not torn
-    return f"no frame can be read: {'torn, or another key' if is_open else 'wrong key or damaged'}"
+    if header.count:  # a closed segment is not torn
+        return "no frame can be read: wrong key or damaged"
+    return "no frame can be read: torn, or another key"
 
 
 def _beginning(files: Files, path: Path) -> tuple[Header | None, bytes, bytes]:
