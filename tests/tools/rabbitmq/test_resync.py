@@ -104,13 +104,18 @@ def test_one_flipped_bit_in_the_length_of_a_record_costs_nothing(
     assert (result.messages, listed(tmp_path / "out")) == (COUNT, (found, []))
 
 
-def test_the_entries_that_were_skipped_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_entries_that_were_skipped_are_counted(tmp_path: Path, falls: bool) -> None:
+    """Brokers write the messages of a flush from the last to the first."""
     records = index("segment", delivered=False)
+    numbers = list(range(COUNT))
+    if falls:
+        records, numbers = records[::-1], numbers[::-1]
     lost = b"".join(records[10:15])
     data = b"".join(records[:10]) + bytes(len(lost)) + b"".join(records[15:])
     source = written(tmp_path / "broker", "segment", data)
     found, met = listed(source)
-    assert found == [*range(10), *range(15, COUNT)]
+    assert found == sorted(numbers[:10] + numbers[15:])
     (trouble,) = met
     offset = len(b"".join(records[:10]))
     assert (trouble.status, trouble.offset, trouble.size) == ("bad-record", offset, len(lost))

@@ -29,6 +29,7 @@ from penstock.formats.rabbitmq.merge_scan import (
 )
 from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
+from penstock.formats.rabbitmq.segment import PUBLISH_SIZE
 from penstock.tools.history import Progress, no_progress
 from penstock.tools.rabbitmq.location import Queue
 from penstock.tools.rabbitmq.plausible import (
@@ -231,17 +232,27 @@ def _believed(path: Path, pieces: Sequence[Piece], tell: Tell) -> list[int]:
         reason = reason_of(piece.status)
         if row + 1 < len(pieces):
             kept = [at for at in believed[doubtful:] if pieces[at].kind is not Kind.DELIVER_OR_ACK]
-            reason = _gap_reason(
-                last, pieces[row + 1].sequence, len(believed) - doubtful - len(kept)
-            )
+            ignored = len(believed) - doubtful - len(kept)
+            reason = _gap_reason(_skipped(last, piece, pieces[row + 1]), ignored)
             believed[doubtful:] = kept
         tell(Trouble(path, piece.offset, piece.size, piece.status.word, reason))
     return believed
 
 
-def _gap_reason(before: int | None, behind: int, ignored: int) -> str:
+def _skipped(before: int | None, gap: Piece, behind: Piece) -> int | None:
+    """Return how many sequence numbers lie between the publishes around a gap; ``None`` if it cannot hold as many.
+
+    Brokers flush a journal from its last message to its first, so numbers may rise or fall.
+    """
+    if before is None or before == behind.sequence:
+        return None
+    count = abs(behind.sequence - before) - 1
+    return count if count <= gap.size // PUBLISH_SIZE + 1 else None
+
+
+def _gap_reason(skipped: int | None, ignored: int) -> str:
     """Return what is said of a stretch between two publishes that is no record."""
-    count = "an unknown number of" if before is None or behind <= before else behind - before - 1
+    count = "an unknown number of" if skipped is None else skipped
     reason = (
         f"no record begins here: {count} entries skipped, up to the next that its message proves"
     )
