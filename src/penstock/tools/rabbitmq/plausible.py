@@ -19,7 +19,7 @@ CLOCK_MIN_US: Final = 1_767_225_600_000_000
 TTL_MAX_US: Final = 10 * 366 * 86_400 * 1_000_000
 """Ten years: the longest time to live that is believed. Brokers up to 3.10 take 50 days at most."""
 
-SEQUENCE_END: Final = 2**48
+SEQUENCE_BELIEVED: Final = 2**48
 """The first sequence number that is not believed: a million messages a second reach it in nine years."""
 
 BAD_EXPIRY: Final = "bad-expiry"

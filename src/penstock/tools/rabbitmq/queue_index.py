@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
 from penstock.formats.rabbitmq import journal, queue_v2
+from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END as SEALS
 from penstock.formats.rabbitmq.journal import Kind, Piece
 from penstock.formats.rabbitmq.merge import Anomaly, Entry, Finding, merge
 from penstock.formats.rabbitmq.merge_scan import (
@@ -37,7 +38,7 @@ from penstock.tools.rabbitmq.plausible import (
     BAD_EXPIRY,
     BAD_SEQUENCE,
     EXPIRY_MIN_US,
-    SEQUENCE_END,
+    SEQUENCE_BELIEVED,
     expiry_end_us,
     expiry_reason,
     is_plausible_expiry,
@@ -163,7 +164,7 @@ def _implausible(indexed: Indexed, end_us: int) -> Iterator[Trouble]:
     if not is_plausible_expiry(indexed.expiry_us, end_us):
         reason = expiry_reason(indexed.expiry_us)
         yield Trouble(*place, BAD_EXPIRY, reason, indexed.sequence)
-    if indexed.sequence >= SEQUENCE_END:
+    if indexed.sequence >= SEQUENCE_BELIEVED:
         reason = sequence_reason(indexed.sequence)
         yield Trouble(*place, BAD_SEQUENCE, reason, indexed.sequence)
 
@@ -270,7 +271,9 @@ def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Troub
     path = _path(queue, segments, finding.place.segment)
     word, sequence = finding.anomaly.word, finding.sequence
     reason = REASONS[word]
-    if finding.anomaly is Anomaly.ORPHAN and sequence is not None and sequence >= SEQUENCE_END:
+    # The acks behind all sequence numbers are the seals of our own journals.
+    is_orphan = finding.anomaly is Anomaly.ORPHAN
+    if is_orphan and sequence is not None and SEQUENCE_BELIEVED <= sequence < SEALS:
         word, reason = BAD_ACK, sequence_reason(sequence)
     return Trouble(path, finding.place.offset, None, word, reason, sequence)
 
@@ -363,7 +366,7 @@ def _judged_columns(part: IndexPart, end_us: int) -> IndexPart:
     entries = part.entries
     expiry = entries.expiry_us
     is_expiry_bad = (expiry != 0) & ((expiry < EXPIRY_MIN_US) | (expiry >= end_us))
-    is_bad = (is_expiry_bad | (entries.sequence >= SEQUENCE_END)) & ~entries.is_acked
+    is_bad = (is_expiry_bad | (entries.sequence >= SEQUENCE_BELIEVED)) & ~entries.is_acked
     if not is_bad.any():
         return part
     for row in np.flatnonzero(is_bad).tolist():

@@ -37,7 +37,7 @@ from penstock.tools.rabbitmq.location import (
     Vhost,
 )
 from penstock.tools.rabbitmq.open_files import OpenFiles
-from penstock.tools.rabbitmq.plausible import BAD_EXPIRY, BAD_SEQUENCE, BAD_SIZE, SEQUENCE_END
+from penstock.tools.rabbitmq.plausible import BAD_EXPIRY, BAD_SEQUENCE, BAD_SIZE, SEQUENCE_BELIEVED
 from penstock.tools.rabbitmq.queue_index import Shared
 from penstock.tools.rabbitmq.queue_reading import Bodies, Held, Wanted, decode, read_queue
 from penstock.tools.rabbitmq.rows import trouble_row
@@ -281,7 +281,7 @@ class _Segments:
 
     def add(self, found: int, publish: Publish, is_delivered: bool) -> None:
         """Add a message. One whose number is impossible goes behind all others: it comes last, by its number."""
-        sequence = SequenceNumber(found if found < SEQUENCE_END else self._next)
+        sequence = SequenceNumber(found if found < SEQUENCE_BELIEVED else self._next)
         self._next = sequence + 1
         number = segment.segment_of(sequence, entry_count=self._entry_count)
         if self._file is None or number != self._number:
