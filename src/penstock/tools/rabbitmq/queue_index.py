@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
 from penstock.formats.rabbitmq import journal, queue_v2
-from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END as SEALS
 from penstock.formats.rabbitmq.journal import Kind, Piece
 from penstock.formats.rabbitmq.merge import Anomaly, Entry, Finding, merge
 from penstock.formats.rabbitmq.merge_scan import (
@@ -271,9 +270,8 @@ def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Troub
     path = _path(queue, segments, finding.place.segment)
     word, sequence = finding.anomaly.word, finding.sequence
     reason = REASONS[word]
-    # The acks behind all sequence numbers are the seals of our own journals.
     is_orphan = finding.anomaly is Anomaly.ORPHAN
-    if is_orphan and sequence is not None and SEQUENCE_BELIEVED <= sequence < SEALS:
+    if is_orphan and sequence is not None and sequence >= SEQUENCE_BELIEVED:
         word, reason = BAD_ACK, sequence_reason(sequence)
     return Trouble(path, finding.place.offset, None, word, reason, sequence)
 
