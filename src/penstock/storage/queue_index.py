@@ -142,8 +142,9 @@ class QueueIndex:
     @property
     def dirty_size(self) -> int:
         """Bytes in memory for publishes, delivers and acks since the last flush."""
-        waiting = self._waiting_size + PIECE_SIZE * self._waiting_count
-        return waiting + STATE_SIZE * self._dirty_count
+        return (
+            self._waiting_size + PIECE_SIZE * self._waiting_count + STATE_SIZE * self._dirty_count
+        )
 
     @property
     def needs_flush(self) -> bool:
@@ -288,11 +289,9 @@ class QueueIndex:
         """Return for each number whether its message is there and not acked."""
         found = np.zeros(len(sequences), dtype=np.bool_)
         segments = sequences // self._limits.entry_count
-        for number in np.unique(segments).tolist():
-            segment = self._segments.get(number)
-            if segment is not None:
-                rows = segments == number
-                found[rows] = np.isin(sequences[rows] - segment.first, segment.live())
+        for number in self._segments.keys() & set(np.unique(segments).tolist()):
+            rows, segment = segments == number, self._segments[number]
+            found[rows] = np.isin(sequences[rows] - segment.first, segment.live())
         return found
 
     def _read(
@@ -352,8 +351,6 @@ class QueueIndex:
             )  # fmt: skip
             self._segments[number] = segment
         return segment
-
-    # The journal.
 
     @property
     def _journal_end(self) -> int:
