@@ -37,7 +37,6 @@ def long(words: bytes) -> bytes:
 
 class RabbitmqWire(Wire):
     arguments = b""  # of the queue, a table of AMQP's
-    vhost = "/"
 
     def greet(self) -> None:
         self._rest = b""
@@ -49,7 +48,7 @@ class RabbitmqWire(Wire):
         self.socket.sendall(method(0, 10, 11, long(b""), login))
         self._expect(CONNECTION_TUNE)
         tuned = method(0, 10, 31, struct.pack(">HIH", 1, 131072, 0))
-        self.socket.sendall(tuned + method(0, 10, 40, short(self.vhost), short(""), b"\0"))
+        self.socket.sendall(tuned + method(0, 10, 40, short("/"), short(""), b"\0"))
         self._expect((10, 41))
         self.socket.sendall(method(1, 20, 10, short("")))
         self._expect((20, 11))

@@ -1,4 +1,4 @@
-"""The least of AMQP 0-9-1 that takes everything out of a broker's queue: connect, get, until it is empty."""
+"""The least of AMQP 0-9-1 that makes a queue and takes everything out of it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ class Connection:
     def close(self) -> None:
         self._file.close()
         self._socket.close()
+
+    def declare(self, queue: bytes) -> None:
+        """Make a durable queue."""
+        self._send(1, (50, 10), struct.pack(">H", 0) + _short(queue) + b"\2" + _long(b""))
+        self._expect((50, 11))
 
     def drain(self, queue: bytes) -> Iterator[bytes]:
         """Yield the bodies of a queue in order; each is acknowledged as it is taken."""
