@@ -127,5 +127,11 @@ def test_an_example_is_short_and_says_how_it_is_run(name: str) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    names = {TIME_TRAVEL, AUDIT, DASHBOARD, MIGRATION}
+    names = {
+        TIME_TRAVEL,
+        AUDIT,
+        DASHBOARD,
+        MIGRATION,
+        "paged_store",
+    }  # the last in tests/test_paged.py
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

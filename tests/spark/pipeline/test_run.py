@@ -107,8 +107,11 @@ def check_replay(spark: SparkSession, root: Path, found: Nodes) -> None:
     outcome = run(spark, [str(path) for path in paths], root / "out")
     tasks = held(spark, outcome)
     for path, node in zip(paths, found, strict=True):
-        expected = listed(path)
-        assert tasks.get(str(path), []) == expected, (path.name, node)
+        got, expected = tasks.get(str(path), []), listed(path)
+        if node.states[0].by_heap:
+            # Tables order equal keys by id; programs of 1a and 1b had another order (docs/decisions/0028).
+            got, expected = sorted(got), sorted(expected)
+        assert got == expected, (path.name, node)
     assert outcome.rows["damage"] == outcome.rows["gaps"] == 0
     assert changed(rows(spark, outcome, "changes"), outcome) == changed(
         [
