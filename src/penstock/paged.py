@@ -22,18 +22,18 @@ from penstock.errors import (
 from penstock.formats.rabbitmq.checkpoint import SEQUENCE_END
 from penstock.model import INT32_MAX, QueueName
 from penstock.storage.files import OsFiles, checked_directory, opening_directory
-from penstock.storage.flush_rules import FlushReason, FlushRules, steady_clock_ms
-from penstock.storage.paged_limits import (
+from penstock.storage.paged.flush_rules import FlushReason, FlushRules, steady_clock_ms
+from penstock.storage.paged.limits import (
     FILE_SIZE_LIMIT,
     JOURNAL_ENTRIES_MAX,
     IndexLimits,
     PagedLimits,
     default_memory,
 )
-from penstock.storage.task_pages import TaskPages
+from penstock.storage.paged.task_pages import TaskPages
 
 if TYPE_CHECKING:
-    from penstock.storage.queue_index import QueueIndex
+    from penstock.storage.paged.queue_index import QueueIndex
 
 __all__ = ["PagedMessage", "PagedStore"]
 
@@ -77,7 +77,7 @@ class PagedStore:
         )
         home = checked_directory(path, "path")
         with needing("paged", f"{home}: a paged store"):
-            from penstock.storage.paged_directory import LATEST, PagedDirectory
+            from penstock.storage.paged.directory import LATEST, PagedDirectory
         with opening_directory(home):
             self._directory = PagedDirectory(
                 OsFiles(),

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.storage.task_pages import DIRECTORY
+from penstock.storage.paged.task_pages import DIRECTORY
 from support.command import penstock
 from support.group_processes import wait_until
 from support.node_process import NodeProcess, start

@@ -16,10 +16,10 @@ from penstock.server.node import Node
 from penstock.server.paging import IdleFlush
 from penstock.server.settings import Settings
 from penstock.server.snapshots import Snapshots
-from penstock.storage.flush_rules import FlushReason
-from penstock.storage.paged_limits import PagedLimits
-from penstock.storage.queue_index import QueueIndex
-from penstock.storage.task_pages import DIRECTORY
+from penstock.storage.paged.flush_rules import FlushReason
+from penstock.storage.paged.limits import PagedLimits
+from penstock.storage.paged.queue_index import QueueIndex
+from penstock.storage.paged.task_pages import DIRECTORY
 from penstock.testing.disk import MemoryFiles
 from support.node_rig import RecordingCaller
 

@@ -26,7 +26,7 @@ from penstock.server.settings import Limits
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import Files
 from penstock.storage.log import LogLimits
-from penstock.storage.task_pages import TaskShelf
+from penstock.storage.paged.task_pages import TaskShelf
 from penstock.testing.disk import Image, MemoryFiles
 
 ROOT: Final = Path("/node")

@@ -18,15 +18,15 @@ from penstock.formats.rabbitmq.checkpoint import NO_MARK, QueueLengths, encode_c
 from penstock.formats.rabbitmq.journal import Kind
 from penstock.formats.rabbitmq.places import PlaceTable, TableMark, mark_of, places_name
 from penstock.formats.rabbitmq.segment import parse_segment_name
-from penstock.storage import queue_index, queue_segments
 from penstock.storage.files import TEMPORARY_SUFFIX, File
-from penstock.storage.message_store import MessageStore, Numbers
-from penstock.storage.open_files import OpenFiles, Unsynced
-from penstock.storage.paged_directory import AtMark, PagedDirectory, PendingCheckpoint
-from penstock.storage.place_tables import WantedTable
-from penstock.storage.queue_index import QueueIndex
-from penstock.storage.queue_segments import Segment
-from penstock.storage.segment_records import segment_table
+from penstock.storage.paged import queue_index, queue_segments
+from penstock.storage.paged.directory import AtMark, PagedDirectory, PendingCheckpoint
+from penstock.storage.paged.message_store import MessageStore, Numbers
+from penstock.storage.paged.open_files import OpenFiles, Unsynced
+from penstock.storage.paged.place_tables import WantedTable
+from penstock.storage.paged.queue_index import QueueIndex
+from penstock.storage.paged.queue_segments import Segment
+from penstock.storage.paged.segment_records import segment_table
 
 Patch = pytest.MonkeyPatch
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 import pytest
 
 from penstock.formats.rabbitmq.checkpoint import NO_MARK
-from penstock.storage import paged_directory
-from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
-from penstock.storage.paged_limits import IndexLimits
-from penstock.storage.queue_index import QueueIndex
+from penstock.storage.paged import directory as paged_directory
+from penstock.storage.paged.directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged.limits import IndexLimits
+from penstock.storage.paged.queue_index import QueueIndex
 from penstock.testing.disk import CrashState, MemoryFiles
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.server.settings import SNAPSHOT_BYTES, Limits, Settings
-from penstock.storage.paged_limits import (
+from penstock.storage.paged.limits import (
     FILE_SIZE_LIMIT,
     JOURNAL_ENTRIES_MAX,
     PagedLimits,

@@ -22,8 +22,8 @@ from penstock.server.settings import Settings
 from penstock.server.shortage import free_bytes
 from penstock.server.snapshots import Snapshots
 from penstock.storage.files import Files, checked_directory
-from penstock.storage.flush_rules import steady_clock_ms
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
+from penstock.storage.paged.flush_rules import steady_clock_ms
 
 _SLICES_PER_CALL: Final = 4  # of a snapshot under way: each call does its part
 _WAIT_SECONDS_MAX: Final = 1.0  # a wait looks at the clock at least this often

@@ -20,7 +20,7 @@ from penstock.server.group_status import GroupStatus
 from penstock.server.health import Health
 from penstock.server.listener import Listener
 from penstock.server.metrics import Histogram
-from penstock.storage.flush_rules import FlushReason
+from penstock.storage.paged.flush_rules import FlushReason
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -15,7 +15,7 @@ from penstock.server.disk import ThreadDisk
 from penstock.server.gathering import Gathering
 from penstock.server.node import Node
 from penstock.server.session1 import Session1
-from penstock.storage.flush_rules import steady_clock_ms
+from penstock.storage.paged.flush_rules import steady_clock_ms
 
 SWEEP_SECONDS: Final = 1.0
 """How often connections are looked at for being overdue."""

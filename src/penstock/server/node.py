@@ -25,10 +25,10 @@ from penstock.server.settings import Settings
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import Files, OsFiles, opening_directory
-from penstock.storage.flush_rules import steady_clock_ms
 from penstock.storage.log import DEFAULT_LIMITS, LogLimits
+from penstock.storage.paged.flush_rules import steady_clock_ms
+from penstock.storage.paged.task_pages import TaskShelf
 from penstock.storage.recovery import Cut
-from penstock.storage.task_pages import TaskShelf
 from penstock.tools.target import choose
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.server.node import Node
-from penstock.storage.task_pages import TaskShelf
+from penstock.storage.paged.task_pages import TaskShelf
 
 IDLE_SECONDS: Final = 1.0
 """A node that has applied nothing for this long is idle."""

@@ -12,7 +12,7 @@ from penstock.errors import InvalidValue
 from penstock.protocol.frames import FRAME_SIZE_MAX
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX, PORT
 from penstock.raft.settings import Settings as CoreSettings
-from penstock.storage.paged_limits import PagedLimits
+from penstock.storage.paged.limits import PagedLimits
 
 SNAPSHOT_BYTES: Final = 80 * 2**20  # five segments, as TaskFlux has it
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from penstock.errors import CorruptData, PathRefused, StorageFailed
 from penstock.model import QueueName, SnapshotPoint
 from penstock.queues.replay import Queues
+from penstock.storage.paged.task_pages import DIRECTORY, TaskShelf
 from penstock.storage.read_only import ReadOnlyFiles
-from penstock.storage.task_pages import DIRECTORY, TaskShelf
 from penstock.tools.target import FILES
 
 _READ_MAX: Final = 4096  # tasks read together

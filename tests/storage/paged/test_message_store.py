@@ -14,9 +14,9 @@ from penstock.errors import CorruptData, StorageFailed
 from penstock.formats.rabbitmq import message_store as records
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, Status
 from penstock.formats.rabbitmq.places import TableMark, decode_table, encode_table, mark_of
-from penstock.storage.message_slots import NO_SLOT, MessageSlots, id_columns
-from penstock.storage.message_store import MessageStore
-from penstock.storage.open_files import OpenFiles
+from penstock.storage.paged.message_slots import NO_SLOT, MessageSlots, id_columns
+from penstock.storage.paged.message_store import MessageStore
+from penstock.storage.paged.open_files import OpenFiles
 from penstock.testing.disk import MemoryFiles, Operation
 from support.paged_lives import message, message_id
 

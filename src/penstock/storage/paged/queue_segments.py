@@ -27,11 +27,11 @@ from penstock.formats.rabbitmq.writing import (
     fill_segment_records,
     segment_record_sizes,
 )
-from penstock.storage.bulk_reads import read_runs
-from penstock.storage.message_slots import NO_SLOT
-from penstock.storage.open_files import OpenFiles
-from penstock.storage.place_tables import WantedTable, read_table, remove_table
-from penstock.storage.segment_records import (
+from penstock.storage.paged.bulk_reads import read_runs
+from penstock.storage.paged.message_slots import NO_SLOT
+from penstock.storage.paged.open_files import OpenFiles
+from penstock.storage.paged.place_tables import WantedTable, read_table, remove_table
+from penstock.storage.paged.segment_records import (
     Publishes,
     SegmentFile,
     records_of_table,

@@ -23,7 +23,7 @@ from penstock.formats.rabbitmq.places import (
     places_name,
 )
 from penstock.storage.files import File
-from penstock.storage.open_files import OpenFiles, Unsynced
+from penstock.storage.paged.open_files import OpenFiles, Unsynced
 
 TABLES_MAX: Final = 64
 """Tables that a checkpoint makes: as many as their files, of some 16 MB each, take seconds to read. Those of a

@@ -37,11 +37,11 @@ from penstock.formats.rabbitmq.names import (
     queue_directory,
 )
 from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole
-from penstock.storage.message_store import MessageStore
-from penstock.storage.open_files import OpenFiles, Unsynced
-from penstock.storage.paged_limits import FILE_SIZE_LIMIT, IndexLimits
-from penstock.storage.place_tables import TABLES_MAX, NewTables
-from penstock.storage.queue_index import QUEUE_NAME, PendingQueue, QueueIndex
+from penstock.storage.paged.limits import FILE_SIZE_LIMIT, IndexLimits
+from penstock.storage.paged.message_store import MessageStore
+from penstock.storage.paged.open_files import OpenFiles, Unsynced
+from penstock.storage.paged.place_tables import TABLES_MAX, NewTables
+from penstock.storage.paged.queue_index import QUEUE_NAME, PendingQueue, QueueIndex
 
 
 class Latest(Enum):

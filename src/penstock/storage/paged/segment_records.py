@@ -19,8 +19,8 @@ from penstock.errors import CorruptData
 from penstock.formats.rabbitmq.journal import PUBLISH_FIELDS, Kind, PieceColumns, Status
 from penstock.formats.rabbitmq.places import Covers, PlaceTable, as_columns
 from penstock.formats.rabbitmq.segment import scan_segment_columns
-from penstock.storage.bulk_reads import scan_windows
 from penstock.storage.files import File
+from penstock.storage.paged.bulk_reads import scan_windows
 
 Numbers = NDArray[np.int64]
 

@@ -36,12 +36,12 @@ from penstock.formats.rabbitmq.places import (
     parse_places_name,
 )
 from penstock.formats.rabbitmq.writing import encode_stored
-from penstock.storage.bulk_reads import read_runs, scan_windows
 from penstock.storage.files import TEMPORARY_SUFFIX, File
-from penstock.storage.message_slots import MessageSlots, id_columns
-from penstock.storage.open_files import OpenFiles
-from penstock.storage.paged_limits import FILE_SIZE_END, FILE_SIZE_LIMIT
-from penstock.storage.place_tables import (
+from penstock.storage.paged.bulk_reads import read_runs, scan_windows
+from penstock.storage.paged.limits import FILE_SIZE_END, FILE_SIZE_LIMIT
+from penstock.storage.paged.message_slots import MessageSlots, id_columns
+from penstock.storage.paged.open_files import OpenFiles
+from penstock.storage.paged.place_tables import (
     NewTables,
     WantedTable,
     read_table,

@@ -29,11 +29,11 @@ from penstock.formats.rabbitmq.journal import Kind, Piece
 from penstock.formats.rabbitmq.messages import Content as MessageContent
 from penstock.formats.rabbitmq.messages import Message, encode_message
 from penstock.formats.rabbitmq.places import decode_table, encode_table, mark_of
-from penstock.storage import paged_directory
 from penstock.storage.files import OsFiles
-from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
-from penstock.storage.paged_limits import IndexLimits
-from penstock.storage.queue_index import QueueIndex
+from penstock.storage.paged import directory as paged_directory
+from penstock.storage.paged.directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged.limits import IndexLimits
+from penstock.storage.paged.queue_index import QueueIndex
 from penstock.testing.disk import MemoryFiles, Operation
 from penstock.tools.rabbitmq.location import resolve
 from penstock.tools.rabbitmq.queue_reading import Wanted

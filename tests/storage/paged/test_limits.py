@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidValue
-from penstock.storage.paged_limits import (
+from penstock.storage.paged.limits import (
     MEMORY_MIN,
     MEMORY_SHARE,
     PagedLimits,

@@ -17,12 +17,12 @@ from penstock.errors import CorruptData, DependencyMissing, StorageFailed, needi
 from penstock.formats.rabbitmq.task_messages import TaskMessages
 from penstock.model import QueueName, SnapshotPoint
 from penstock.storage.files import Files
-from penstock.storage.flush_rules import FlushReason, FlushRules, steady_clock_ms
-from penstock.storage.paged_limits import IndexLimits, PagedLimits
+from penstock.storage.paged.flush_rules import FlushReason, FlushRules, steady_clock_ms
+from penstock.storage.paged.limits import IndexLimits, PagedLimits
 
 if TYPE_CHECKING:
-    from penstock.storage.paged_directory import PagedDirectory
-    from penstock.storage.queue_index import QueueIndex
+    from penstock.storage.paged.directory import PagedDirectory
+    from penstock.storage.paged.queue_index import QueueIndex
 
 DIRECTORY: Final = "paged"
 """Beside log and snapshot, in the layout of RabbitMQ, whose files our tools read."""
@@ -98,7 +98,7 @@ class TaskShelf:
 
     def _open_store(self) -> PagedDirectory:
         with needing("paged", f"{self._directory}: a paged queue"):
-            from penstock.storage.paged_directory import PagedDirectory
+            from penstock.storage.paged.directory import PagedDirectory
         return PagedDirectory(
             self._files,
             self._directory,

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.storage.queue_index import QueueIndex
+    from penstock.storage.paged.queue_index import QueueIndex
 
 IDLE_MS: Final = 1000
 """A queue without an action for this long is idle; RabbitMQ's queues hibernate after as long at the earliest."""

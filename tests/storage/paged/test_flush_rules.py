@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.flush_rules import IDLE_FLUSHES_MAX, IDLE_MS, FlushReason, FlushRules
-from penstock.storage.paged_directory import LATEST, AtMark, PagedDirectory
-from penstock.storage.paged_limits import IndexLimits
-from penstock.storage.queue_index import QueueIndex
+from penstock.storage.paged.directory import LATEST, AtMark, PagedDirectory
+from penstock.storage.paged.flush_rules import IDLE_FLUSHES_MAX, IDLE_MS, FlushReason, FlushRules
+from penstock.storage.paged.limits import IndexLimits
+from penstock.storage.paged.queue_index import QueueIndex
 from penstock.testing.disk import MemoryFiles
 from support.paged_lives import message, message_id
 

@@ -47,14 +47,14 @@ from penstock.formats.rabbitmq.writing import (
     encode_segment_publishes,
     segment_record_sizes,
 )
-from penstock.storage.bulk_reads import WINDOW, read_runs, scan_windows
 from penstock.storage.files import TEMPORARY_SUFFIX
-from penstock.storage.message_slots import NO_SLOT
-from penstock.storage.message_store import MessageStore
-from penstock.storage.open_files import OpenFiles
-from penstock.storage.paged_limits import IndexLimits
-from penstock.storage.place_tables import NewTables, WantedTable, table_path
-from penstock.storage.queue_segments import (
+from penstock.storage.paged.bulk_reads import WINDOW, read_runs, scan_windows
+from penstock.storage.paged.limits import IndexLimits
+from penstock.storage.paged.message_slots import NO_SLOT
+from penstock.storage.paged.message_store import MessageStore
+from penstock.storage.paged.open_files import OpenFiles
+from penstock.storage.paged.place_tables import NewTables, WantedTable, table_path
+from penstock.storage.paged.queue_segments import (
     ACKED,
     DELIVERED,
     PIECE_SIZE,
@@ -64,7 +64,7 @@ from penstock.storage.queue_segments import (
     Segment,
     Unacked,
 )
-from penstock.storage.segment_records import Publishes
+from penstock.storage.paged.segment_records import Publishes
 
 Numbers = NDArray[np.int64]
 SequenceNumbers = Sequence[int] | Numbers
