@@ -21,7 +21,8 @@ from penstock.spark.source import PenstockSource, Reader, Task
 from penstock.spark.taskflux.planning import LogPlan
 from penstock.storage.reading import scan_file
 from penstock.tools.dump import metadata_row, snapshot_rows
-from penstock.tools.history import Found, History, follower, no_progress, survey
+from penstock.tools.history import Found, History, follower, survey
+from penstock.tools.progress import no_progress
 from penstock.tools.rows import damage_row, entry_row, unreadable_rows
 from penstock.tools.target import LogFile, opened, resolve
 

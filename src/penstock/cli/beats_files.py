@@ -37,7 +37,7 @@ from penstock.tools.beats.tasks import tasks
 from penstock.tools.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
 from penstock.tools.beats.verify import Summary, inspect, verify
 from penstock.tools.beats.versions import SegmentVersion
-from penstock.tools.history import Progress
+from penstock.tools.progress import Progress
 
 NOTES_MAX: Final = 10
 """Oddities that are no damage and are said one by one; a spool may have one in each of thousands of files."""

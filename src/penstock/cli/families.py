@@ -27,8 +27,9 @@ from penstock.tools.beats import location as beats_location
 from penstock.tools.beats.versions import FORMATS as BEATS_FORMATS
 from penstock.tools.beats.versions import SegmentVersion
 from penstock.tools.dump import dump
-from penstock.tools.history import Progress, read_history
+from penstock.tools.history import read_history
 from penstock.tools.inspect import inspect
+from penstock.tools.progress import Progress
 from penstock.tools.rabbitmq import location as rabbitmq_location
 from penstock.tools.rabbitmq.importing import Left
 from penstock.tools.replay import replay

@@ -11,7 +11,7 @@ from typing import Final
 import typer
 
 from penstock.cli.families import Asked, Format, Row, Sending, left_fields, refuse_spool, written
-from penstock.tools.history import Progress
+from penstock.tools.progress import Progress
 from penstock.tools.rabbitmq.convert import convert
 from penstock.tools.rabbitmq.dump import dump
 from penstock.tools.rabbitmq.importing import (

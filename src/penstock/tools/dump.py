@@ -11,7 +11,8 @@ from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_snapshot
 from penstock.model import QueueHead
-from penstock.tools.history import Misfit, Progress, no_progress, survey
+from penstock.tools.history import Misfit, survey
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import (
     Row,
     damage_row,

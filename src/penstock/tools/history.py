@@ -33,6 +33,7 @@ from penstock.storage.log_end import EndRule
 from penstock.storage.reading import read_header, scan_file
 from penstock.tools.applying import Applier, numbers_of, read_notes
 from penstock.tools.pages import restore_pages
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.target import (
     LogFile,
     Target,
@@ -47,13 +48,6 @@ T = TypeVar("T")
 
 BEHIND_END: Final = (Status.LEFTOVER, Status.STALE, Status.UNDECIDED)
 """What stands behind the end of a log, and so takes no index."""
-
-Progress = Callable[[int], None]
-"""Called with the number of bytes read since the last call."""
-
-
-def no_progress(_size: int) -> None:
-    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.formats.taskflux.generation import Generation
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row
 from penstock.tools.target import FAMILY, Target
 from penstock.tools.verify import Summary, verify

@@ -22,15 +22,9 @@ from penstock.formats.taskflux.variant import Variant
 from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
 from penstock.tools.applying import Applier, read_notes
 from penstock.tools.fold import Fold, Verdict, apply_delta, judge
-from penstock.tools.history import (
-    Found,
-    History,
-    Progress,
-    no_progress,
-    restore_queues,
-    survey,
-)
+from penstock.tools.history import Found, History, restore_queues, survey
 from penstock.tools.new_directory import NewDirectory, new_directory
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row, damage_row, entry_row, place, unreadable_rows
 from penstock.tools.target import Target, opened
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,16 +96,22 @@ def encode_payload(payload: bytes) -> str:
     return b64encode(payload).decode("ascii")
 
 
-def place(path: Path, kind: str, offset: int | None, size: int | None, status: str) -> Row:
+def place_row(
+    family: str, path: Path, kind: str, offset: int | None, size: int | None, status: str
+) -> Row:
     """Return the names that every row about a place has, in their order."""
     return {
-        "family": FAMILY,
+        "family": family,
         "kind": kind,
         "path": str(path),
         "offset": offset,
         "size": size,
         "status": status,
     }
+
+
+place: Final = partial(place_row, FAMILY)
+"""The same for files of TaskFlux."""
 
 
 def entry_row(history: History, found: Found) -> Row:

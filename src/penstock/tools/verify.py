@@ -26,13 +26,12 @@ from penstock.tools.history import (
     Found,
     History,
     Misfit,
-    Progress,
     holds_covered,
     is_same_state,
-    no_progress,
     restore_snapshot,
     survey,
 )
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row, damage_row, entry_row, misfit_row, place, unreadable_rows
 from penstock.tools.target import LogFile, Target
 

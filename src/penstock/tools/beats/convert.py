@@ -33,8 +33,8 @@ from penstock.tools.beats.rewriting import Rewritten, rewrite
 from penstock.tools.beats.tasks import refuse_state
 from penstock.tools.beats.trouble import NOT_ENCODABLE, TOO_DEEP, Tell, Trouble
 from penstock.tools.beats.versions import SegmentVersion
-from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import new_directory, whole_directory
+from penstock.tools.progress import Progress, no_progress
 
 TERM: Final = Term(1)
 

@@ -13,7 +13,7 @@ from penstock.tools.beats.location import Location, Segment
 from penstock.tools.beats.reading import decode_frame, read_segment
 from penstock.tools.beats.rows import frame_row, header_fields, place, state_row, trouble_row
 from penstock.tools.beats.trouble import Trouble
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row
 
 

@@ -25,7 +25,7 @@ from penstock.tools.beats.location import Location
 from penstock.tools.beats.reading import read_segment
 from penstock.tools.beats.tasks import Waiting, read_waiting, refuse_state
 from penstock.tools.beats.trouble import NO_KEY, TOO_LARGE, WRONG_KEY, Tell, Trouble
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.importing import target_name
 
 FRAMES_MAX: Final = 2**32

@@ -42,7 +42,7 @@ from penstock.tools.beats.trouble import (
     Trouble,
     words_of,
 )
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.target import FILES, opened
 
 CHUNK_SIZE: Final = 2**20

@@ -18,8 +18,8 @@ from penstock.tools.beats.rewriting import ROUND_LOST, Rewritten, rewrite
 from penstock.tools.beats.rows import trouble_row
 from penstock.tools.beats.tasks import refuse_state
 from penstock.tools.beats.trouble import TOO_DEEP, Trouble
-from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import whole_directory
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row
 
 

@@ -29,7 +29,7 @@ from penstock.tools.beats.location import Location, Segment
 from penstock.tools.beats.position import judge_position
 from penstock.tools.beats.reading import decode_frame, read_segment
 from penstock.tools.beats.trouble import Trouble
-from penstock.tools.history import Progress
+from penstock.tools.progress import Progress
 from penstock.tools.target import FILES
 
 BUFFER_SIZE: Final = 2**20

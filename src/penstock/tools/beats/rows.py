@@ -6,7 +6,8 @@ the file wherever ``file_offset`` says the same.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
+from typing import Final
 
 from penstock.formats.beats.event import Event, event_as_json
 from penstock.formats.beats.frame import Frame
@@ -16,19 +17,10 @@ from penstock.formats.beats.task_event import task_of
 from penstock.tools.beats.location import FAMILY, Location, Segment
 from penstock.tools.beats.reading import is_transformed
 from penstock.tools.beats.trouble import BAD_END, Trouble
-from penstock.tools.rows import Row, encode_payload
+from penstock.tools.rows import Row, encode_payload, place_row
 
-
-def place(path: Path, kind: str, offset: int | None, size: int | None, status: str) -> Row:
-    """Return the names that every row about a place has, in their order."""
-    return {
-        "family": FAMILY,
-        "kind": kind,
-        "path": str(path),
-        "offset": offset,
-        "size": size,
-        "status": status,
-    }
+place: Final = partial(place_row, FAMILY)
+"""Return the names that every row about a place has."""
 
 
 def option_names(options: Options) -> list[str]:

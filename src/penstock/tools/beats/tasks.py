@@ -15,7 +15,7 @@ from penstock.tools.beats.position import judge_position
 from penstock.tools.beats.reading import decode_frame, read_segment
 from penstock.tools.beats.rows import end_trouble, task_row
 from penstock.tools.beats.trouble import Tell, Trouble
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row
 
 

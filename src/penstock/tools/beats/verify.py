@@ -16,7 +16,7 @@ from penstock.tools.beats.position import Judged, judge_position
 from penstock.tools.beats.reading import End, decode_frame, read_segment
 from penstock.tools.beats.rows import end_trouble, header_fields, position_fields, trouble_row
 from penstock.tools.beats.trouble import MISSING, TOO_DEEP, Trouble, too_deep_words
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rows import Row
 
 

@@ -25,7 +25,7 @@ from penstock.formats.rabbitmq.message_scan import (
 )
 from penstock.formats.rabbitmq.message_store import END_MARKER, FRAMING_SIZE, HEAD
 from penstock.formats.rabbitmq.messages import Message
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.bulk_reading import Stretches, at_every_byte, read_stretches
 from penstock.tools.rabbitmq.location import Queue
 from penstock.tools.rabbitmq.queue_index import IndexPart, indexed_at, read_index_columns

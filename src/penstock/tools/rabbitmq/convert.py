@@ -24,8 +24,8 @@ from penstock.model import (
     QueueName,
     Term,
 )
-from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import NewDirectory, new_directory
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.importing import (
     Left,
     NewTask,

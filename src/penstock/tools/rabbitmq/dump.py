@@ -14,7 +14,7 @@ from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import Kind, Piece, Status
 from penstock.formats.rabbitmq.queue_v2 import SlotStatus
 from penstock.storage.files import File
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.location import Location, Queue, Vhost
 from penstock.tools.rabbitmq.queue_reading import decode
 from penstock.tools.rabbitmq.rows import message_fields, name_fields, place, trouble_row

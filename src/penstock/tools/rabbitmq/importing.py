@@ -22,7 +22,7 @@ from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.model import RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue, Producer
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.location import Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.other_queues import NAMED_MAX

@@ -30,7 +30,7 @@ from penstock.formats.rabbitmq.merge_scan import (
 from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
 from penstock.formats.rabbitmq.segment import PUBLISH_SIZE
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.location import Queue
 from penstock.tools.rabbitmq.plausible import (
     BAD_ACK,

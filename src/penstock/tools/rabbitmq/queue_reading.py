@@ -15,7 +15,7 @@ from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import begins_like_message
 from penstock.formats.rabbitmq.messages import Message, decode_message
 from penstock.formats.rabbitmq.queue_v2 import RecordStatus
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.location import Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.plausible import BAD_SIZE, size_reason

@@ -23,8 +23,8 @@ from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, Publish, SequenceNumber, Status
 from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
 from penstock.storage.files import File, replace_file
-from penstock.tools.history import Progress, no_progress
 from penstock.tools.new_directory import whole_directory
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.copying import copy_tree
 from penstock.tools.rabbitmq.importing import home
 from penstock.tools.rabbitmq.location import (

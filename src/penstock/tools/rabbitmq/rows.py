@@ -6,7 +6,7 @@ exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from penstock.errors import BadData
@@ -17,19 +17,10 @@ from penstock.tools.rabbitmq.location import FAMILY, Queue, Vhost
 from penstock.tools.rabbitmq.other_queues import OtherQueue
 from penstock.tools.rabbitmq.queue_reading import Held
 from penstock.tools.rabbitmq.trouble import Tell, Trouble
-from penstock.tools.rows import Row, encode_payload
+from penstock.tools.rows import Row, encode_payload, place_row
 
-
-def place(path: Path, kind: str, offset: int | None, size: int | None, status: str) -> Row:
-    """Return the names that every row about a place has, in their order."""
-    return {
-        "family": FAMILY,
-        "kind": kind,
-        "path": str(path),
-        "offset": offset,
-        "size": size,
-        "status": status,
-    }
+place: Final = partial(place_row, FAMILY)
+"""Return the names that every row about a place has."""
 
 
 def trouble_row(trouble: Trouble) -> Row:

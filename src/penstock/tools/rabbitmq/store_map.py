@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.errors import PathRefused
 from penstock.formats.rabbitmq import message_store
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, HEAD, Status
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.trouble import UNREADABLE, Tell, Trouble, reason_of, words_of
 from penstock.tools.rabbitmq.windows import StoreWindow, scan_store_file

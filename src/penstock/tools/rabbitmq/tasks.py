@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from penstock.errors import PathRefused
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.columns import Messages, read_columns
 from penstock.tools.rabbitmq.location import Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles

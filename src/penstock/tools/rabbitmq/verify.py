@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.errors import BadData, PathRefused
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.properties import json_of_text
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.tools.rabbitmq.open_files import OpenFiles
 from penstock.tools.rabbitmq.queue_reading import Bodies, Count, Wanted, read_queue

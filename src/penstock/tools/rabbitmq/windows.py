@@ -20,7 +20,7 @@ from penstock.formats.rabbitmq.merge_scan import records_in
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
 from penstock.storage.files import File
 from penstock.storage.log_end import end_of_data, read_data
-from penstock.tools.history import Progress, no_progress
+from penstock.tools.progress import Progress, no_progress
 from penstock.tools.target import opened
 
 if TYPE_CHECKING:
