@@ -25,6 +25,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from formats import RESULTS, best, machine
+from penstock.families.rabbitmq.columns import read_columns
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.open_files import OpenFiles
+from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.formats.rabbitmq import message_store, segment
 from penstock.formats.rabbitmq.journal import Publish
 from penstock.formats.rabbitmq.messages import Content, Message, encode_message
@@ -41,10 +45,6 @@ from penstock.formats.rabbitmq.properties import (
     Value,
     encode_properties,
 )
-from penstock.tools.rabbitmq.columns import read_columns
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.open_files import OpenFiles
-from penstock.tools.rabbitmq.queue_reading import Bodies, Wanted, read_queue
 
 VHOST = b"/"
 QUEUE = b"orders"

@@ -28,24 +28,24 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from formats import RESULTS, machine
+from penstock.families.columns import Table, schema_of
+from penstock.families.filters import from_options
+from penstock.families.options import parse_options
+from penstock.families.plan import plan
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.replay import replay
 from penstock.formats.taskflux.deltas import encode_adds, encode_delta, encode_removals
 from penstock.formats.taskflux.entries import scan_entries
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, segment_name
 from penstock.model import CreateQueue, HardState, Index, NodeId, Policy, QueueName, Term
 from penstock.spark import session
-from penstock.spark.columns import Table, schema_of
-from penstock.spark.families import plan
-from penstock.spark.filters import from_options
-from penstock.spark.options import parse_options
 from penstock.spark.pipeline.moment import moment
-from penstock.spark.source import Task, read_pieces
+from penstock.spark.source import Task, read_splits
 from penstock.spark.worker import settle
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
-from penstock.tools.history import read_history
-from penstock.tools.replay import replay
-from penstock.tools.target import resolve
 
 PAYLOAD_SIZE = 100
 QUEUES = 8
@@ -125,13 +125,13 @@ class TupleReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         filters = from_options(self._options)
-        return [Task(pieces) for pieces in plan(self._options, filters)]
+        return [Task(splits) for splits in plan(self._options, filters)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Task)
         names = schema_of(Table.ENTRIES).names
         filters = from_options(self._options)
-        for batch in read_pieces(partition.pieces, self._options, filters, names):
+        for batch in read_splits(partition.splits, self._options, filters, names):
             columns = [column.to_pylist() for column in batch.columns]
             place = names.index("properties")
             columns[place] = [None if pairs is None else dict(pairs) for pairs in columns[place]]
@@ -161,12 +161,12 @@ class BareReader(TupleReader):
     def partitions(self) -> list[InputPartition]:
         found = super().partitions()
         rows = self._rows // len(found)
-        return [Share(part.pieces, rows) for part in found if isinstance(part, Task)]
+        return [Share(part.splits, rows) for part in found if isinstance(part, Task)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Share)
         filters = from_options(self._options)
-        made = read_pieces(partition.pieces, self._options, filters, self._columns)
+        made = read_splits(partition.splits, self._options, filters, self._columns)
         batch = max(islice(made, 3), key=lambda one: one.num_rows)
         for _ in range(partition.rows // batch.num_rows):
             yield batch
@@ -178,8 +178,8 @@ class BareReader(TupleReader):
 class Share(Task):
     """What one task pretends to read."""
 
-    def __init__(self, pieces: list[Any], rows: int) -> None:
-        super().__init__(pieces)
+    def __init__(self, splits: list[Any], rows: int) -> None:
+        super().__init__(splits)
         self.rows = rows
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from penstock.families.taskflux.new_directory import new_directory
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
@@ -34,7 +35,6 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
-from penstock.tools.new_directory import new_directory
 
 ORDERS = QueueName("orders")
 STATE = HardState(term=Term(2), vote=NodeId(1))

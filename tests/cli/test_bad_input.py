@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.families.taskflux.dump import dump
+from penstock.families.taskflux.location import resolve
 from penstock.formats.taskflux.log import segment_name
-from penstock.tools.dump import dump
-from penstock.tools.target import resolve
 from support.at_rest import damage_of, listed_or_refused
 from support.command import Outcome, penstock, process, run
 from support.damage import overwritten

@@ -164,7 +164,7 @@ def test_what_repair_could_not_keep_is_said_once(tmp_path: Path) -> None:
 def test_whatever_bit_is_turned_over_each_command_answers(
     tmp_path: Path, name: str, step: int
 ) -> None:
-    # tests/tools turns over every bit; here the faces see a few of them.
+    # tests/families turns over every bit; here the faces see a few of them.
     root = NODES[name].write(tmp_path / "node")
     for file, data in NODES[name].files().items():
         for bit in range(0, 8 * min(len(data), 200), step):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.families.rabbitmq.ingest import RANGE, target_name
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.taskflux.generation import Generation
-from penstock.tools.rabbitmq.importing import RANGE, target_name
 from support.command import Outcome, penstock, refused
 from support.directories import build
 from support.forking import COMMAND_LINE

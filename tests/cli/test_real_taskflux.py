@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptData
+from penstock.families.taskflux.location import choose
 from penstock.formats.taskflux.log import RECORD_MARKER, LogLayout
 from penstock.model import DEFAULT_QUEUE, AddTask, HardState, RemoveEqualTask, Term
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
-from penstock.tools.target import choose
 from support.command import penstock
 from support.naive_queues import Change
 from support.node_files import Node, write_files

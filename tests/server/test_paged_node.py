@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from penstock.errors import ConnectionFailed, PenstockError
+from penstock.families.rabbitmq.location import resolve as resolve_rabbitmq
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import Implementation, Policy, QueueName
 from penstock.protocol import version1 as v1
 from penstock.protocol import version2 as v2
 from penstock.storage.paged.task_pages import DIRECTORY
-from penstock.tools.rabbitmq.location import resolve as resolve_rabbitmq
 from support.at_rest import damage_of, identified, repaired, statuses
 from support.node_process import NodeProcess, start
 from support.node_rig import Rig

@@ -15,6 +15,11 @@ import pytest
 
 import penstock
 from penstock.errors import BadData, ReplayConflict
+from penstock.families.taskflux.convert import convert
+from penstock.families.taskflux.dump import dump as dumped
+from penstock.families.taskflux.inspect import inspect
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.extensions import encode_extension
@@ -49,11 +54,6 @@ from penstock.queues.state import State
 from penstock.server.rebuild import rebuild
 from penstock.storage.directory import NodeDirectory
 from penstock.testing.disk import MemoryFiles
-from penstock.tools.convert import convert
-from penstock.tools.dump import dump as dumped
-from penstock.tools.history import read_history
-from penstock.tools.inspect import inspect
-from penstock.tools.target import resolve
 from server.test_state_model import Life
 from support.at_rest import (
     QuickFiles,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock import open as open_node
+from penstock.families.taskflux.inspect import inspect
+from penstock.families.taskflux.location import resolve
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.metadata import MetadataLayout, encode_metadata
 from penstock.formats.taskflux.snapshot import SnapshotLayout
 from penstock.model import NO_LIMITS, AddTask, HardState, QueueHead, QueueName, TaskId, Term
-from penstock.tools.inspect import inspect
-from penstock.tools.target import resolve
 from support.at_rest import listed
 from support.command import penstock
 from support.log_stores import point

@@ -73,7 +73,7 @@ def test_the_vectors_of_generation_1_are_served_as_the_tools_list_them(
 DEATH = "import os, signal\ndef die():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 
 BEFORE_THE_METADATA = """
-from penstock.tools.new_directory import NewDirectory
+from penstock.families.taskflux.new_directory import NewDirectory
 NewDirectory.write_metadata = lambda self, state: die()
 """
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from penstock.errors import CorruptData, InvalidValue, PathRefused
+from penstock.families.beats.tables import read as reading
+from penstock.families.beats.tables.plan import SegmentPlan
+from penstock.families.columns import Table
+from penstock.families.options import parse_options
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.frame_scan import FrameScanner
 from penstock.formats.beats.segment import Options, PayloadFormat
 from penstock.formats.beats.task_event import encode_tasks
-from penstock.spark.beats import reading
-from penstock.spark.beats.planning import SegmentPlan
-from penstock.spark.columns import Table
-from penstock.spark.options import parse_options
 from penstock.spark.pipeline.inputs import find_sources
 from penstock.storage.files import OsFiles
 from support import beats_spools as samples
@@ -156,7 +156,7 @@ def test_events_are_decoded_only_for_columns_that_need_it(
     def fail(*_: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr("penstock.spark.beats.events.decode_event", fail)
+    monkeypatch.setattr("penstock.families.beats.tables.events.decode_event", fail)
     names = ("source", "family", "kind", "path", "offset", "size", "log_index", "op", "task_id", "payload")  # fmt: skip
     assert len(read_rows(root, columns=names)) == 5
     assert len(read_rows(root, columns=("payload", "offset"), table="tasks")) == 5

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from penstock.errors import Compacted, InvalidValue, PathRefused
+from penstock.families.follow import Offset
 from penstock.formats.beats.body import BodyEncoder
 from penstock.formats.beats.frame import encode_frame, encode_frames
 from penstock.formats.beats.segment import Header, Options, encode_header
-from penstock.spark.following import Offset
 from penstock.spark.stream import StreamReader
 from spark.test_stream_reader import batches, over, rows_between, stream_of
 from support.beats_spools import KEY, payloads_of, sealed, some_events, spool, stored

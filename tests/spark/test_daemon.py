@@ -31,8 +31,8 @@ def test_a_worker_finds_loaded_what_it_needs(worker: str, reads: bool) -> None:
         [sys.executable, "-c", LISTED, worker], capture_output=True, text=True, check=True
     )
     loaded = set(ended.stdout.split())
-    assert {worker, "penstock.spark.source", "penstock.spark.taskflux.planning"} <= loaded
-    assert ("penstock.spark.taskflux.scanning" in loaded) is reads
+    assert {worker, "penstock.spark.source", "penstock.families.taskflux.tables.plan"} <= loaded
+    assert ("penstock.families.taskflux.tables.scan" in loaded) is reads
 
 
 def end_of(module: str) -> int:

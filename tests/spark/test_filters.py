@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
+from penstock.families.taskflux import location as target
 from penstock.formats.taskflux.log import (
     LogLayout,
     encode_header,
@@ -21,7 +22,6 @@ from penstock.formats.taskflux.log import (
 )
 from penstock.storage import reading
 from penstock.storage.files import OsFile, OsFiles
-from penstock.tools import target
 from support.damage import random_damage
 from support.histories import nodes
 from support.node_files import write_files

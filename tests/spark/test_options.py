@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.errors import InvalidValue
-from penstock.spark.columns import Table
-from penstock.spark.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
+from penstock.families.columns import Table
+from penstock.families.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
 from penstock.spark.source import PenstockSource, Reader
 from support.samples import THREE
 from support.spark_tables import read_rows

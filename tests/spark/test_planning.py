@@ -23,11 +23,11 @@ from penstock.errors import (
     StorageError,
     UnknownFormat,
 )
+from penstock.families.plan import GROUP_MAX, Split, group
+from penstock.families.taskflux import location as target
+from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
-from penstock.spark.families import GROUP_MAX, Piece, group
-from penstock.spark.taskflux.planning import LogPlan
 from penstock.storage.files import OsFile, OsFiles
-from penstock.tools import target
 from support.node_files import write_files
 from support.report import report
 from support.samples import NODES, ONE_A, THREE, TWO
@@ -115,7 +115,7 @@ def test_no_byte_is_left_out_whatever_is_said_of_holes(seed: int, split: int) ->
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(OsFile, "next_data", lying)
             tasks = tasks_of(reader)
-        plans = [piece.plan for task in tasks for piece in task.pieces]
+        plans = [piece.plan for task in tasks for piece in task.splits]
         edges = [plan.start for plan in plans if isinstance(plan, LogPlan)]
         stops = [plan.stop for plan in plans if isinstance(plan, LogPlan)]
         assert edges == sorted(set(edges))
@@ -134,11 +134,11 @@ def test_many_small_files_are_read_by_few_tasks(tmp_path: Path) -> None:
 
 @given(sizes=st.lists(st.integers(0, 300), max_size=60), limit=st.integers(1, 400))
 def test_groups_keep_order_and_are_as_large_as_they_may(sizes: list[int], limit: int) -> None:
-    pieces = [
-        Piece(family="f", source="s", size=size, plan=number) for number, size in enumerate(sizes)
+    splits = [
+        Split(family="f", source="s", size=size, plan=number) for number, size in enumerate(sizes)
     ]
-    groups = group(pieces, limit)
-    assert [piece for one in groups for piece in one] == pieces
+    groups = group(splits, limit)
+    assert [piece for one in groups for piece in one] == splits
     for one, following in pairwise(groups):
         assert sum(piece.size for piece in one) + following[0].size > limit
     for one in groups:
@@ -146,8 +146,8 @@ def test_groups_keep_order_and_are_as_large_as_they_may(sizes: list[int], limit:
 
 
 def test_a_group_is_bounded_however_small_its_pieces() -> None:
-    pieces = [Piece(family="f", source="s", size=0, plan=None)] * (2 * GROUP_MAX + 1)
-    assert [len(one) for one in group(pieces, 100)] == [GROUP_MAX, GROUP_MAX, 1]
+    splits = [Split(family="f", source="s", size=0, plan=None)] * (2 * GROUP_MAX + 1)
+    assert [len(one) for one in group(splits, 100)] == [GROUP_MAX, GROUP_MAX, 1]
 
 
 def test_an_empty_log_is_no_rows_and_no_error(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from random import Random
 import pytest
 
 from penstock.errors import InvalidValue, PathRefused, UnknownFormat
+from penstock.families.options import parse_options
+from penstock.families.plan import find
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
 from penstock.formats.taskflux.generation import Generation
-from penstock.spark.families import find
-from penstock.spark.options import parse_options
 from penstock.spark.pipeline.inputs import find_sources
-from penstock.spark.rabbitmq.planning import FileKind, FilePlan
 from penstock.spark.stream import open_follower
 from penstock.storage.files import OsFiles
-from penstock.tools.rabbitmq.location import resolve
 from support.directories import build
 from support.rabbitmq_directories import Directory, journaled, publish, stored
 from support.rabbitmq_tables import random_directory

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from penstock.errors import BadData, CannotConvert, InvalidValue, PathRefused
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.open_files import OpenFiles
+from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
+from penstock.families.rabbitmq.rows import envelope_of
+from penstock.families.rabbitmq.store_map import StoreMap, build_map
+from penstock.families.rabbitmq.tables import state
+from penstock.families.rabbitmq.tables.plan import QueuePlan
+from penstock.families.rabbitmq.trouble import Tell
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.formats.rabbitmq.journal import SequenceNumber, encode_ack
 from penstock.formats.rabbitmq.segment import encode_publish
 from penstock.spark.pipeline.unlogged import iso_time
-from penstock.spark.rabbitmq import state
-from penstock.spark.rabbitmq.planning import QueuePlan
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.open_files import OpenFiles
-from penstock.tools.rabbitmq.queue_reading import Bodies, Wanted, read_queue
-from penstock.tools.rabbitmq.rows import envelope_of
-from penstock.tools.rabbitmq.store_map import StoreMap, build_map
-from penstock.tools.rabbitmq.trouble import Tell
 from support.rabbitmq_directories import (
     ENTRY_COUNT,
     NAMES,

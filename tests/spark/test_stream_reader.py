@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from penstock.errors import BadData, Compacted, CorruptData, InvalidValue, PathMissing, PathRefused
+from penstock.families.follow import Offset
+from penstock.families.taskflux.tables import growth as growing
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.sync_point import FILE_NAME
 from penstock.spark import node as node_module
-from penstock.spark.following import Offset
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader, Stretch
-from penstock.spark.taskflux import growing
 from support.directories import build
 from support.growing import GrowingDirectory
 from support.node_process import NodeProcess, start

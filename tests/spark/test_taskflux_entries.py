@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, PenstockError
+from penstock.families.taskflux.tables import scan as scanning
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.model import DEFAULT_QUEUE, AddTask, RemoveTask, TaskId
-from penstock.spark.taskflux import scanning
 from support.damage import overwritten, random_damage
 from support.histories import nodes
 from support.node_files import Files, Node, write_files

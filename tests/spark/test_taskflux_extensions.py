@@ -13,6 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, UnsupportedVersion
+from penstock.families.columns import Op, Table, schema_of
+from penstock.families.taskflux.rows import own_fields, policy_fields
+from penstock.families.taskflux.tables.extensions import (
+    OPS,
+    Property,
+    codes,
+    extension_properties,
+    policy_properties,
+    properties,
+)
 from penstock.formats.taskflux import deltas
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.deltas import encode_delta
@@ -38,16 +48,6 @@ from penstock.model import (
     Returning,
     Terms,
 )
-from penstock.spark.columns import Op, Table, schema_of
-from penstock.spark.taskflux.extensions import (
-    OPS,
-    Property,
-    codes,
-    extension_properties,
-    policy_properties,
-    properties,
-)
-from penstock.tools.rows import own_fields, policy_fields
 from support.taskflux_strategies import bare_limits, names, policies
 
 Said = list[tuple[str, str]] | None

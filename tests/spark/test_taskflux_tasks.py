@@ -13,6 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, OutOfRange, PenstockError
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.replay import replay
+from penstock.families.taskflux.tables import lives, state
+from penstock.families.taskflux.tables.lives import replay_columns
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.model import (
@@ -27,12 +32,7 @@ from penstock.model import (
     RemoveTask,
     TaskId,
 )
-from penstock.spark.taskflux import lives, state
-from penstock.spark.taskflux.lives import replay_columns
 from penstock.storage import reading
-from penstock.tools.history import read_history
-from penstock.tools.replay import replay
-from penstock.tools.target import resolve
 from support.damage import random_damage
 from support.histories import nodes
 from support.naive_queues import Change

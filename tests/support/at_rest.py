@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.families.taskflux import new_directory
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.repair import Repaired, repair
+from penstock.families.taskflux.replay import replay
+from penstock.families.taskflux.rows import Row
+from penstock.families.taskflux.verify import verify
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFile, OsFiles
 from penstock.storage.log import LogLimits
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.storage.single_log import SingleLog
-from penstock.tools import new_directory
-from penstock.tools.history import read_history
-from penstock.tools.repair import Repaired, repair
-from penstock.tools.replay import replay
-from penstock.tools.rows import Row
-from penstock.tools.target import resolve
-from penstock.tools.verify import verify
 from support.naive_queues import Listed
 
 

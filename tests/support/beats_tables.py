@@ -11,14 +11,14 @@ from struct import pack
 from typing import Any, Final
 
 from penstock.errors import BadData
+from penstock.families.beats.dump import dump
+from penstock.families.beats.location import resolve
+from penstock.families.beats.tasks import tasks
 from penstock.formats.beats.event import timestamp_text
 from penstock.formats.beats.frame import read_frames
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import Position, State, encode_state
 from penstock.formats.beats.task_event import encode_tasks
-from penstock.tools.beats.dump import dump
-from penstock.tools.beats.location import resolve
-from penstock.tools.beats.tasks import tasks
 from support.beats_spools import KEY, payloads_of, sealed, some_events, spool
 from support.damage import random_damage
 

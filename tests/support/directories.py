@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.families.taskflux.new_directory import new_directory
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
@@ -32,7 +33,6 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
-from penstock.tools.new_directory import new_directory
 
 ORDERS = QueueName("orders")
 MAIL = QueueName("mail")

@@ -15,13 +15,13 @@ def use() -> None:
     """Let every scanner and the paged store read or write something."""
     import numpy as np
 
+    from penstock.families.rabbitmq.location import resolve
+    from penstock.families.rabbitmq.read import Wanted
+    from penstock.families.rabbitmq.tasks import tasks_in_lines
     from penstock.formats.beats.frame_scan import FrameScanner, scan_frames
     from penstock.formats.taskflux.entries import scan_entries
     from penstock.formats.taskflux.extension_scan import scan_extensions
     from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
-    from penstock.tools.rabbitmq.location import resolve
-    from penstock.tools.rabbitmq.queue_reading import Wanted
-    from penstock.tools.rabbitmq.tasks import tasks_in_lines
     from support.beats_spools import VECTORS
     from support.paged_lives import scripted
     from support.rabbitmq_directories import unpacked

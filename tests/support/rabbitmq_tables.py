@@ -15,6 +15,11 @@ from typing import Any
 from zlib import crc32
 
 from penstock.errors import CannotConvert
+from penstock.families.rabbitmq.dump import dump
+from penstock.families.rabbitmq.ingest import target_name
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.read import Wanted
+from penstock.families.rabbitmq.tasks import tasks
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.rabbitmq.journal import Publish, SequenceNumber
@@ -26,11 +31,6 @@ from penstock.formats.rabbitmq.properties import (
     Value,
     encode_properties,
 )
-from penstock.tools.rabbitmq.dump import dump
-from penstock.tools.rabbitmq.importing import target_name
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.tasks import tasks
 from support.damage import random_damage
 from support.rabbitmq_directories import ENTRY_COUNT, Directory, message_id, truth
 from support.rabbitmq_golden import holds_expiry

@@ -14,17 +14,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadData
+from penstock.families.columns import Table, schema_of
+from penstock.families.plan import Split
+from penstock.families.progress import no_progress
+from penstock.families.taskflux.dump import metadata_row, snapshot_rows
+from penstock.families.taskflux.location import LogFile, opened, resolve
+from penstock.families.taskflux.read import Found, History, follower, survey
+from penstock.families.taskflux.rows import damage_row, entry_row, unreadable_rows
+from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.model import RESERVED_PREFIX
-from penstock.spark.columns import Table, schema_of
-from penstock.spark.families import Piece
 from penstock.spark.source import PenstockSource, Reader, Task
-from penstock.spark.taskflux.planning import LogPlan
 from penstock.storage.reading import scan_file
-from penstock.tools.dump import metadata_row, snapshot_rows
-from penstock.tools.history import Found, History, follower, survey
-from penstock.tools.progress import no_progress
-from penstock.tools.rows import damage_row, entry_row, unreadable_rows
-from penstock.tools.target import LogFile, opened, resolve
 
 MEMORY: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where thousands of directories are made."""
@@ -66,8 +66,8 @@ def tasks_of(reader: Reader) -> list[Task]:
     return tasks
 
 
-def pieces_of(reader: Reader) -> list[Piece]:
-    return [piece for task in tasks_of(reader) for piece in task.pieces]
+def pieces_of(reader: Reader) -> list[Split]:
+    return [piece for task in tasks_of(reader) for piece in task.splits]
 
 
 def ranges_of(reader: Reader) -> list[tuple[str, int, int]]:
@@ -155,8 +155,8 @@ def _scan(history: History, log: LogFile) -> Iterator[Found]:
     index = history.first if log.first is None else log.first
     following: int | None = index
     with opened(log.path) as file:
-        pieces = scan_file(file, log.layout, start=log.layout.header_size, size=file.size())
-        for piece, payload in pieces:
+        splits = scan_file(file, log.layout, start=log.layout.header_size, size=file.size())
+        for piece, payload in splits:
             found = Found(
                 log, piece.offset, piece.size, piece.status, following, piece.term, payload
             )

@@ -21,23 +21,23 @@ from penstock.cli.families import (
     written,
 )
 from penstock.errors import InvalidValue
+from penstock.families.beats.convert import convert, is_encrypted, respool
+from penstock.families.beats.dump import dump
+from penstock.families.beats.ingest import Left, read_requests
+from penstock.families.beats.location import FAMILY, Location
+from penstock.families.beats.repair import Repaired, repair
+from penstock.families.beats.rewriting import ROUND_LOST
+from penstock.families.beats.rows import option_names
+from penstock.families.beats.tasks import tasks
+from penstock.families.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
+from penstock.families.beats.verify import Summary, inspect, verify
+from penstock.families.beats.versions import SegmentVersion
+from penstock.families.progress import Progress
 from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
 from penstock.storage.spool_values import NEEDS_KEY
-from penstock.tools.beats.convert import convert, is_encrypted, respool
-from penstock.tools.beats.dump import dump
-from penstock.tools.beats.importing import Left, read_requests
-from penstock.tools.beats.location import FAMILY, Location
-from penstock.tools.beats.repair import Repaired, repair
-from penstock.tools.beats.rewriting import ROUND_LOST
-from penstock.tools.beats.rows import option_names
-from penstock.tools.beats.tasks import tasks
-from penstock.tools.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
-from penstock.tools.beats.verify import Summary, inspect, verify
-from penstock.tools.beats.versions import SegmentVersion
-from penstock.tools.progress import Progress
 
 NOTES_MAX: Final = 10
 """Oddities that are no damage and are said one by one; a spool may have one in each of thousands of files."""

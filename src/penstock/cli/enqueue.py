@@ -46,9 +46,9 @@ from penstock.errors import (
     PenstockError,
     PolicyViolated,
 )
+from penstock.families.sending import send_numbered
 from penstock.model import DEFAULT_QUEUE
 from penstock.protocol.version2 import Enqueue
-from penstock.tools.numbered import send_numbered
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client

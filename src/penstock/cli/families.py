@@ -15,28 +15,28 @@ import typer
 
 from penstock.cli.output import say
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused, QueueMissing
+from penstock.families.beats import location as beats_location
+from penstock.families.beats.versions import FORMATS as BEATS_FORMATS
+from penstock.families.beats.versions import SegmentVersion
+from penstock.families.progress import Progress
+from penstock.families.rabbitmq import location as rabbitmq_location
+from penstock.families.rabbitmq.ingest import Left
+from penstock.families.taskflux import convert as taskflux_convert
+from penstock.families.taskflux import location as taskflux_target
+from penstock.families.taskflux import repair as taskflux_repair
+from penstock.families.taskflux import verify as taskflux_verify
+from penstock.families.taskflux.dump import dump
+from penstock.families.taskflux.inspect import inspect
+from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.replay import replay
+from penstock.families.taskflux.rows import encode_payload
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
-from penstock.tools import convert as taskflux_convert
-from penstock.tools import repair as taskflux_repair
-from penstock.tools import target as taskflux_target
-from penstock.tools import verify as taskflux_verify
-from penstock.tools.beats import location as beats_location
-from penstock.tools.beats.versions import FORMATS as BEATS_FORMATS
-from penstock.tools.beats.versions import SegmentVersion
-from penstock.tools.dump import dump
-from penstock.tools.history import read_history
-from penstock.tools.inspect import inspect
-from penstock.tools.progress import Progress
-from penstock.tools.rabbitmq import location as rabbitmq_location
-from penstock.tools.rabbitmq.importing import Left
-from penstock.tools.replay import replay
-from penstock.tools.rows import encode_payload
 
 if TYPE_CHECKING:
-    from penstock.tools.beats.importing import Left as SpoolLeft
+    from penstock.families.beats.ingest import Left as SpoolLeft
 
 Row = dict[str, Any]
 
@@ -209,7 +209,7 @@ class Keys:
 
     def read(self) -> bytes | None:
         """Return the key, or ``None``. Raises ``InvalidValue`` or ``PathMissing``."""
-        from penstock.tools.beats.keys import read_key
+        from penstock.families.beats.keys import read_key
 
         return read_key(self.key_file, self.password_file, os.environ)
 

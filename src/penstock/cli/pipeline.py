@@ -27,10 +27,10 @@ from penstock.cli.families import (
 )
 from penstock.cli.output import Exit, emit, say
 from penstock.errors import PathRefused, SparkFailed, needing
+from penstock.families.rabbitmq.other_queues import left_out_words
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.rows import encode_payload
 from penstock.formats.taskflux.generation import Generation
-from penstock.tools.rabbitmq.other_queues import left_out_words
-from penstock.tools.rows import encode_payload
-from penstock.tools.target import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from typing import Final
 import typer
 
 from penstock.cli.families import Asked, Format, Row, Sending, left_fields, refuse_spool, written
-from penstock.tools.progress import Progress
-from penstock.tools.rabbitmq.convert import convert
-from penstock.tools.rabbitmq.dump import dump
-from penstock.tools.rabbitmq.importing import (
+from penstock.families.progress import Progress
+from penstock.families.rabbitmq.convert import convert
+from penstock.families.rabbitmq.dump import dump
+from penstock.families.rabbitmq.ingest import (
     TOO_LARGE,
     Left,
     Selection,
@@ -23,14 +23,14 @@ from penstock.tools.rabbitmq.importing import (
     plan,
     read_requests,
 )
-from penstock.tools.rabbitmq.location import Location
-from penstock.tools.rabbitmq.other_queues import left_out_words
-from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.repair import MENDED, Repaired, repair
-from penstock.tools.rabbitmq.rows import other_row
-from penstock.tools.rabbitmq.tasks import tasks_or_lines
-from penstock.tools.rabbitmq.trouble import Trouble
-from penstock.tools.rabbitmq.verify import Summary, inspect, verify
+from penstock.families.rabbitmq.location import Location
+from penstock.families.rabbitmq.other_queues import left_out_words
+from penstock.families.rabbitmq.read import Wanted
+from penstock.families.rabbitmq.repair import MENDED, Repaired, repair
+from penstock.families.rabbitmq.rows import other_row
+from penstock.families.rabbitmq.tasks import tasks_or_lines
+from penstock.families.rabbitmq.trouble import Trouble
+from penstock.families.rabbitmq.verify import Summary, inspect, verify
 
 
 class RabbitMQFiles:

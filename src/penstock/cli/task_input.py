@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidValue, PathMissing, PenstockError
+from penstock.families.rabbitmq.rows import LEFT_OUT
 from penstock.model import INT64_MAX, INT64_MIN, RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
-from penstock.tools.rabbitmq.rows import LEFT_OUT
 
 STDIN: Final = Path("-")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.families.taskflux.location import choose
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import Index, NodeId, SnapshotPoint, Term
@@ -29,7 +30,6 @@ from penstock.storage.log import DEFAULT_LIMITS, LogLimits
 from penstock.storage.paged.flush_rules import steady_clock_ms
 from penstock.storage.paged.task_pages import TaskShelf
 from penstock.storage.recovery import Cut
-from penstock.tools.target import choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,15 @@ import shutil
 from pathlib import Path
 
 from penstock.errors import PathRefused
+from penstock.families.taskflux.convert import convert
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history, survey
 from penstock.formats.taskflux.compaction import FILE_NAME, Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import Index
 from penstock.storage.directory import DATA, LOCK_NAME, Layout
 from penstock.storage.files import Files, replace_file
-from penstock.tools.convert import convert
-from penstock.tools.history import read_history, survey
-from penstock.tools.target import resolve
 
 
 def upgrade(files: Files, root: Path, layout: Layout | None) -> str | None:

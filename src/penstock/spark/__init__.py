@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import needing
 
 if TYPE_CHECKING:
-    from penstock.spark.beats.variant import with_event
+    from penstock.spark.events import with_event
     from penstock.spark.java import Java
     from penstock.spark.sessions import session
     from penstock.spark.source import register
@@ -22,7 +22,7 @@ _HOMES: Final = {
     "Java": "penstock.spark.java",
     "register": "penstock.spark.source",
     "session": "penstock.spark.sessions",
-    "with_event": "penstock.spark.beats.variant",
+    "with_event": "penstock.spark.events",
 }
 
 

@@ -29,10 +29,10 @@ def preload(worker: str) -> None:
     importlib.import_module(worker)
     if worker == "pyspark.sql.worker.lookup_data_sources":
         return  # lists installed sources, and never runs ours
-    for module in ("penstock.spark.source", "penstock.spark.taskflux.planning"):
+    for module in ("penstock.spark.source", "penstock.families.taskflux.tables.plan"):
         importlib.import_module(module)
     if worker == "pyspark.worker":
-        importlib.import_module("penstock.spark.taskflux.scanning")
+        importlib.import_module("penstock.families.taskflux.tables.scan")
 
 
 def quiet(work: Work) -> Work:

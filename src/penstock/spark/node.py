@@ -18,6 +18,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.client.blocking import Client, connect
 from penstock.client.retries import Backoff
 from penstock.errors import Compacted, ProtocolBroken, Unreachable
+from penstock.families import arrow
+from penstock.families.filters import Filters, from_options
+from penstock.families.options import ReadOptions
+from penstock.families.taskflux.tables.plan import LogPlan
+from penstock.families.taskflux.tables.scan import Builder
 from penstock.formats.kernel import compiled
 from penstock.formats.taskflux.deltas import delta_kernel
 from penstock.formats.taskflux.entries import ChangeColumns, EntryColumns
@@ -25,11 +30,6 @@ from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import PieceColumns
 from penstock.protocol.version2 import Entries
-from penstock.spark import arrow
-from penstock.spark.filters import Filters, from_options
-from penstock.spark.options import ReadOptions
-from penstock.spark.taskflux.planning import LogPlan
-from penstock.spark.taskflux.scanning import Builder
 from penstock.spark.worker import in_a_sentence, settle
 from penstock.storage.reading import Batch
 

@@ -18,16 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidValue
-from penstock.spark.columns import schema_of
-from penstock.spark.families import Piece, families, plan, refusal
-from penstock.spark.filters import Filters, from_options
-from penstock.spark.options import (
-    ReadOptions,
-    SinkOptions,
-    is_of_sink,
-    parse_options,
-    parse_sink_options,
-)
+from penstock.families.columns import schema_of
+from penstock.families.filters import Filters, from_options
+from penstock.families.options import ReadOptions, parse_options
+from penstock.families.plan import Split, families, plan, refusal
+from penstock.spark.sink_options import SinkOptions, is_of_sink, parse_sink_options
 from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
@@ -150,9 +145,9 @@ def _columns(options: ReadOptions, schema: StructType) -> list[str]:
 class Task(InputPartition):
     """What one task reads."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, splits: list[Split]) -> None:
         super().__init__(None)
-        self.pieces = pieces
+        self.splits = splits
 
 
 class Reader(DataSourceReader):
@@ -167,21 +162,21 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._filters.is_empty:
             return [Task([])]
-        return [Task(pieces) for pieces in plan(self._options, self._filters)] or [Task([])]
+        return [Task(splits) for splits in plan(self._options, self._filters)] or [Task([])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Task)
-        yield from read_pieces(partition.pieces, self._options, self._filters, self._columns)
+        yield from read_splits(partition.splits, self._options, self._filters, self._columns)
         settle()
 
 
-def read_pieces(
-    pieces: Sequence[Piece], options: ReadOptions, filters: Filters, columns: Sequence[str]
+def read_splits(
+    splits: Sequence[Split], options: ReadOptions, filters: Filters, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some pieces, one after the other."""
+    """Yield the rows of some splits, one after the other."""
     known = families()
-    for piece in pieces:
+    for split in splits:
         try:
-            yield from known[piece.family].read(piece, options, filters, columns)
+            yield from known[split.family].read(split, options, filters, columns)
         except OSError as error:  # a node may have removed a file since the read was planned
-            raise refusal(Path(piece.source), error) from None
+            raise refusal(Path(split.source), error) from None

@@ -18,21 +18,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import InvalidValue
-from penstock.spark.columns import Table
-from penstock.spark.families import Piece, expand, families, find
-from penstock.spark.filters import from_options
-from penstock.spark.following import Follower, LogFollower, Offset
+from penstock.families.columns import Table
+from penstock.families.filters import from_options
+from penstock.families.follow import Follower, LogFollower, Offset
+from penstock.families.options import ReadOptions
+from penstock.families.plan import Split, expand, families, find
+from penstock.families.taskflux.tables.growth import RangePlan
+from penstock.families.taskflux.tables.ranges import read_range as read_from_file
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
-from penstock.spark.options import ReadOptions
-from penstock.spark.taskflux.growing import RangePlan
-from penstock.spark.taskflux.ranges import read_range as read_from_file
 from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Plan = RangePlan | NodePlan | Piece
+Plan = RangePlan | NodePlan | Split
 
 
 class Stretch(InputPartition):

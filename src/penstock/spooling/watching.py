@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PathRefused
+from penstock.families.beats.location import Location, Segment, resolve
+from penstock.families.beats.position import judge_position
+from penstock.families.beats.read import decode_frame, read_segment
+from penstock.families.beats.rows import position_fields, task_row
+from penstock.families.beats.trouble import Trouble
 from penstock.formats.beats.event import timestamp_text
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 from penstock.formats.beats.state import Position
 from penstock.spooling.refused import DIRECTORY_NAME
-from penstock.tools.beats.location import Location, Segment, resolve
-from penstock.tools.beats.position import judge_position
-from penstock.tools.beats.reading import decode_frame, read_segment
-from penstock.tools.beats.rows import position_fields, task_row
-from penstock.tools.beats.trouble import Trouble
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.new_directory import new_directory
+from penstock.families.taskflux.read import Found, read_history
+from penstock.families.taskflux.replay import replay
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import WRITTEN
 from penstock.model import DEFAULT_QUEUE, HardState, Index, QueueName, SnapshotPoint, Term
 from penstock.queues.contents import QueueContents
 from penstock.spark.pipeline.audit import audit
-from penstock.tools.history import Found, read_history
-from penstock.tools.new_directory import new_directory
-from penstock.tools.replay import replay
-from penstock.tools.target import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,14 +11,14 @@ import pytest
 
 import penstock
 from penstock.errors import Compacted, CorruptData, OutOfRange
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.replay import replay
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.audit import audit
 from penstock.spark.pipeline.migrate import to_node
 from penstock.spark.pipeline.moment import Moment, moment
 from penstock.spark.pipeline.snapshot import write_snapshot
-from penstock.tools.history import read_history
-from penstock.tools.replay import replay
-from penstock.tools.target import resolve
 from spark.pipeline.test_run import live
 from support.at_rest import identified
 from support.directories import EXPECTED, build

@@ -12,6 +12,9 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidValue
+from penstock.families.rabbitmq.ingest import RANGE, plan, read_requests
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.audit import audit
@@ -20,9 +23,6 @@ from penstock.spark.pipeline.migrate import to_directory, to_node
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.pipeline.run import run
 from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
-from penstock.tools.rabbitmq.importing import RANGE, plan, read_requests
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.verify import verify
 from spark.pipeline.test_run import comparable, live, rows
 from support.at_rest import listed
 from support.command import penstock as command

@@ -19,6 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import CorruptData, DirectoryLocked, PathRefused, StorageFailed
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.read import Wanted
+from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.checkpoint import (
     SEQUENCE_END,
@@ -35,10 +39,6 @@ from penstock.storage.paged.directory import LATEST, AtMark, PagedDirectory
 from penstock.storage.paged.limits import IndexLimits
 from penstock.storage.paged.queue_index import QueueIndex
 from penstock.testing.disk import MemoryFiles, Operation
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.tasks import tasks
-from penstock.tools.rabbitmq.verify import verify
 from support.paged_lives import Content, content_of, message, message_id
 
 ROOT = Path("/paged")

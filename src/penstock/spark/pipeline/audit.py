@@ -15,13 +15,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import CorruptData, InvalidValue
-from penstock.spark.columns import Op
+from penstock.families.columns import Op
+from penstock.families.description import Source
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.moment import Moment, moment
 from penstock.spark.pipeline.queue_records import queue_records
 from penstock.spark.pipeline.small import small_table
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

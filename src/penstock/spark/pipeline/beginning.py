@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.families.description import Source
 from penstock.formats.taskflux import notes
 from penstock.spark.pipeline.histories import LIVES_SCHEMA, OPEN_SCHEMA, State
 from penstock.spark.pipeline.small import small_table
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.families.description import Source
 from penstock.model import (
     AddTask,
     Command,
@@ -28,7 +29,6 @@ from penstock.model import (
 from penstock.queues.replay import Queues
 from penstock.spark.pipeline.histories import CHANGES
 from penstock.spark.pipeline.policies import policy_of
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

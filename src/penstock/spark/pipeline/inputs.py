@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import Compacted
-from penstock.spark.families import expand, find
-from penstock.spark.sources import Source
-from penstock.spark.taskflux.planning import refuse_beyond
-from penstock.tools.history import survey
-from penstock.tools.target import resolve
+from penstock.families.description import Source
+from penstock.families.plan import expand, find
+from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.read import survey
+from penstock.families.taskflux.tables.plan import refuse_beyond
 
 
 def find_sources(paths: Sequence[str], *, uncommitted: bool = False) -> list[Source]:

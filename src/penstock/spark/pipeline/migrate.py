@@ -13,6 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.client.blocking import connect
 from penstock.errors import InvalidValue
+from penstock.families.rabbitmq.ingest import Selection, plan, read_requests
+from penstock.families.rabbitmq.location import FAMILY as BROKER
+from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.trouble import ignore
+from penstock.families.sending import send_numbered
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue
@@ -20,11 +25,6 @@ from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.snapshot import write_snapshot
 from penstock.spark.pipeline.unlogged import SPOOL
-from penstock.tools.numbered import send_numbered
-from penstock.tools.rabbitmq.importing import Selection, plan, read_requests
-from penstock.tools.rabbitmq.location import FAMILY as BROKER
-from penstock.tools.rabbitmq.location import resolve
-from penstock.tools.rabbitmq.trouble import ignore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

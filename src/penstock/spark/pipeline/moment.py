@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import CorruptData, InvalidValue, OutOfRange
-from penstock.spark.columns import Op
+from penstock.families.columns import Op
+from penstock.families.description import Source
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
@@ -25,7 +26,6 @@ from penstock.spark.pipeline.histories import (
 )
 from penstock.spark.pipeline.inputs import check_moment, find_sources
 from penstock.spark.pipeline.unlogged import AskedOfBroker
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
+from penstock.families.columns import Op
+from penstock.families.taskflux.rows import policy_fields
 from penstock.formats.taskflux import notes
 from penstock.model import DEFAULT_QUEUE, NO_LIMITS, NO_OPTIONS
-from penstock.spark.columns import Op
 from penstock.spark.pipeline.beginning import notes_of
 from penstock.spark.pipeline.moment import Moment
-from penstock.tools.rows import policy_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

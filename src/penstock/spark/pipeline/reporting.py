@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 import penstock
+from penstock.families.description import Source
 from penstock.spark.report import Facts, SourceFacts, make_report
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

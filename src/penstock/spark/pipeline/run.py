@@ -23,6 +23,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
+from penstock.families.description import Source
 from penstock.spark.pipeline import tables, unlogged
 from penstock.spark.pipeline.audit import compare
 from penstock.spark.pipeline.beginning import (
@@ -50,7 +51,6 @@ from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.reporting import write_report
 from penstock.spark.pipeline.small import small_table
 from penstock.spark.pipeline.store import Run, Staging, Store
-from penstock.spark.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession

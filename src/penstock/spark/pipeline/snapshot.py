@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.families.taskflux.new_directory import new_directory
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.snapshot import QueueForm
 from penstock.formats.taskflux.variant import WRITTEN
@@ -28,7 +29,6 @@ from penstock.model import (
 from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.unlogged import numbered
-from penstock.tools.new_directory import new_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

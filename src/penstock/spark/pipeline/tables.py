@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.spark.columns import Op
-from penstock.spark.properties import RECORD
+from penstock.families.columns import Op
+from penstock.families.properties import RECORD
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

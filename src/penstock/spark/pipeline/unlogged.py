@@ -19,17 +19,17 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
-from penstock.spark.columns import OK
-from penstock.spark.options import parse_time
+from penstock.families.beats.location import FAMILY
+from penstock.families.beats.trouble import BAD_END, BAD_EVENT
+from penstock.families.columns import OK
+from penstock.families.description import Source
+from penstock.families.rabbitmq.ingest import Selection
+from penstock.families.rabbitmq.read import Wanted
+from penstock.families.rabbitmq.trouble import MISSING, REASONS
+from penstock.families.values import parse_time
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA
 from penstock.spark.pipeline.small import small_table
-from penstock.spark.sources import Source
-from penstock.tools.beats.location import FAMILY
-from penstock.tools.beats.trouble import BAD_END, BAD_EVENT
-from penstock.tools.rabbitmq.importing import Selection
-from penstock.tools.rabbitmq.queue_reading import Wanted
-from penstock.tools.rabbitmq.trouble import MISSING, REASONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,1 @@
+"""Families of files: every operation on the files of a system, behind one protocol (docs/families.md)."""

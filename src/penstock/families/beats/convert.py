@@ -1,0 +1,172 @@
+"""Spools into other formats: what waits as a directory of a node, or everything as a spool that Beats reads.
+
+A task of ours becomes a task of its queue, with its key and payload. Any other event becomes a task of one queue, its
+payload the bytes of the frame. Written for Beats, events are encoded again, in segments with the options that are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import CannotConvert, InvalidValue
+from penstock.families.beats.ingest import Left, read_tasks, refusing_locked
+from penstock.families.beats.location import Location, Segment
+from penstock.families.beats.read import read_segment
+from penstock.families.beats.rewriting import Rewritten, rewrite
+from penstock.families.beats.tasks import refuse_state
+from penstock.families.beats.trouble import NOT_ENCODABLE, TOO_DEEP, Tell, Trouble
+from penstock.families.beats.versions import SegmentVersion
+from penstock.families.progress import Progress, no_progress
+from penstock.families.taskflux.new_directory import new_directory, whole_directory
+from penstock.formats.beats.event import Event, encode_event
+from penstock.formats.beats.frame import Frame
+from penstock.formats.beats.segment import NO_OPTIONS, Header, Options, PayloadFormat
+from penstock.formats.taskflux.deltas import encode_delta
+from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import Variant
+from penstock.model import (
+    DEFAULT_QUEUE,
+    NO_LIMITS,
+    AddTask,
+    CreateQueue,
+    HardState,
+    QueueName,
+    Term,
+)
+
+TERM: Final = Term(1)
+
+SYNC_SIZE: Final = 8 * 2**20
+"""Bytes of payload between two syncs: what is held of a log that is not written yet."""
+
+
+@dataclass(slots=True)
+class Converted:
+    """What a conversion to a node's directory wrote."""
+
+    entries: int = 0
+    queues: set[QueueName] = field(default_factory=set)
+    tasks: int = 0
+    terms_dropped: int = 0  # tasks that lost a delay or an expiry
+    left: Left = field(default_factory=Left)
+
+
+def convert(
+    location: Location,
+    to: Variant,
+    out: Path,
+    *,
+    key: bytes | None,
+    tell: Tell,
+    queue: QueueName | None = None,
+    progress: Progress = no_progress,
+) -> Converted:
+    """Write the events that wait as generation ``to``; those that name no queue go to ``queue``.
+
+    Raises ``CannotConvert`` and ``PathRefused``.
+    """
+    if to.generation is Generation.ONE:
+        raise CannotConvert(
+            "events of a spool are not written as generation 1; choose taskflux-2 or taskflux-3"
+        )
+    refuse_state(location)
+    done = Converted()
+    size = 0
+    with new_directory(out, to, source=location.home) as new:
+        for task in read_tasks(
+            location, key=key, tell=tell, otherwise=queue, left=done.left, progress=progress
+        ):
+            if task.queue not in done.queues:
+                done.queues.add(task.queue)
+                if task.queue != DEFAULT_QUEUE:  # which every node has
+                    new.append(TERM, encode_delta(CreateQueue(queue=task.queue, policy=NO_LIMITS)))
+                    done.entries += 1
+            if size + len(task.payload) > SYNC_SIZE:
+                new.commit()
+                size = 0
+            change = AddTask(queue=task.queue, key=task.key, payload=task.payload)
+            new.append(TERM, encode_delta(change))
+            size += len(task.payload)
+            done.tasks += 1
+            done.entries += 1
+            done.terms_dropped += task.has_terms
+        new.commit()
+        new.write_metadata(HardState(term=TERM))
+    return done
+
+
+@dataclass
+class Respooled(Rewritten):
+    """What a conversion to a spool wrote."""
+
+    left_unencodable: int = 0  # events that Beats could not read
+    left_too_deep: int = 0  # events that are nested deeper than we decode
+
+
+def respool(
+    location: Location,
+    to: SegmentVersion,
+    out: Path,
+    *,
+    key: bytes | None,
+    tell: Tell,
+    options: Options = NO_OPTIONS,
+    progress: Progress = no_progress,
+) -> Respooled:
+    """Write a spool whose segments are of version ``to`` and hold what Beats reads. Raises ``PathRefused``.
+
+    ``key`` is that of segments to read and of those to write.
+    """
+    refuse_state(location)
+    done = Respooled()
+    tell = refusing_locked(tell)
+    written = Header(int(to), 0, options)
+
+    def reshape(_: Header) -> Header:
+        return written
+
+    def refill(segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+        return _encoded(segment, frame, event, written.payload_format)
+
+    with whole_directory(out, source=location.home) as new:
+        for trouble in rewrite(
+            location,
+            new,
+            done,
+            key=key,
+            reshape=reshape,
+            refill=refill,
+            progress=progress,
+        ):
+            done.left_unencodable += trouble.status == NOT_ENCODABLE
+            done.left_too_deep += trouble.status == TOO_DEEP
+            tell(trouble)
+    return done
+
+
+def is_encrypted(location: Location) -> bool:
+    """Return whether any segment is encrypted, as far as headers can be read."""
+    heads = (next(read_segment(segment, key=None), None) for segment in location.segments)
+    return any(isinstance(head, Header) and head.options & Options.ENCRYPTED for head in heads)
+
+
+def _encoded(
+    segment: Segment, frame: Frame, event: Event | Trouble, payload_format: PayloadFormat
+) -> bytes | Trouble:
+    if isinstance(event, Trouble):
+        return event
+    try:
+        return encode_event(event, payload_format)
+    except InvalidValue as error:
+        return Trouble(
+            segment.path,
+            frame.offset,
+            frame.size,
+            NOT_ENCODABLE,
+            f"Beats could not read this event: {error}",
+            segment.number,
+            frame.index,
+            frame.payload,
+        )

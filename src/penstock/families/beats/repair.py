@@ -1,0 +1,74 @@
+"""Salvage: every whole frame with an event in it, into new segments of the same kind; the rest as rows.
+
+Payloads are copied byte for byte, under the number that their segment has. Headers count what is there, and the position
+stands before the same event as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.families.beats.location import Location, Segment
+from penstock.families.beats.rewriting import ROUND_LOST, Rewritten, rewrite
+from penstock.families.beats.rows import trouble_row
+from penstock.families.beats.tasks import refuse_state
+from penstock.families.beats.trouble import TOO_DEEP, Trouble
+from penstock.families.progress import Progress, no_progress
+from penstock.families.taskflux.new_directory import whole_directory
+from penstock.families.taskflux.rows import Row
+from penstock.formats.beats.event import Event
+from penstock.formats.beats.frame import Frame
+from penstock.formats.beats.segment import Header
+
+
+@dataclass
+class Repaired(Rewritten):
+    """What a repair wrote; filled as it goes."""
+
+    left: int = 0  # rows of what was left behind
+    notes: list[str] = field(default_factory=list)
+
+
+def repair(
+    location: Location,
+    out: Path,
+    result: Repaired,
+    *,
+    key: bytes | None,
+    progress: Progress = no_progress,
+) -> Iterator[Row]:
+    """Write all that is whole into ``out``; yield a row for everything that was left. Raises ``PathRefused``."""
+    refuse_state(location)
+    with whole_directory(out, source=location.home) as new:
+        for trouble in rewrite(
+            location,
+            new,
+            result,
+            key=key,
+            reshape=_alike,
+            refill=_same,
+            progress=progress,
+        ):
+            if trouble.is_loss:
+                result.left += 1
+                yield trouble_row(trouble)
+            else:
+                result.notes.append(trouble.words)
+    if result.is_round_lost:
+        result.notes.append(ROUND_LOST)
+    if result.mended:
+        result.notes.append(
+            f"{result.mended} frames had a wrong length at their end, and were mended"
+        )
+
+
+def _alike(header: Header) -> Header:
+    return Header(header.version, 0, header.options)
+
+
+def _same(_segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+    if isinstance(event, Trouble) and event.status != TOO_DEEP:
+        return event
+    return frame.payload

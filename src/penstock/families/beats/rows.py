@@ -1,0 +1,116 @@
+"""Rows: what the tools say of segments, frames, events and damage, as plain dictionaries.
+
+The names are the contract that ``tools/rows.py`` keeps for the other families. ``offset`` is logical, which is the offset in
+the file wherever ``file_offset`` says the same.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.read import is_transformed
+from penstock.families.beats.trouble import BAD_END, Trouble
+from penstock.families.taskflux.rows import Row, encode_payload, place_row
+from penstock.formats.beats.event import Event, event_as_json
+from penstock.formats.beats.frame import Frame
+from penstock.formats.beats.segment import Header, Options
+from penstock.formats.beats.state import Position
+from penstock.formats.beats.task_event import task_of
+
+place: Final = partial(place_row, FAMILY)
+"""Return the names that every row about a place has."""
+
+
+def option_names(options: Options) -> list[str]:
+    """Return what is set, in words."""
+    return [str(option.name).lower() for option in Options if option in options]
+
+
+def position_fields(position: Position | None) -> Row | None:
+    """Return a place between two frames."""
+    if position is None:
+        return None
+    return {"segment": position.segment, "offset": position.offset, "index": position.index}
+
+
+def header_fields(segment: Segment, header: Header | None) -> Row:
+    """Return what a header says, if it can be read; its count is 0 where nobody counted."""
+    if header is None:
+        known: Row = {"version": None, "options": [], "format": None, "count": None}
+        return {"segment": segment.number, **known}
+    return {
+        "segment": segment.number,
+        "version": header.version,
+        "options": option_names(header.options),
+        "format": str(header.payload_format),
+        "count": header.count,
+    }
+
+
+def state_row(location: Location) -> Row:
+    """Return the row of a position that can be read."""
+    assert location.state_path is not None
+    row = place(location.state_path, "state", 0, location.state_size, "ok")
+    state = location.state
+    return row | {
+        "version": None if state is None else state.version,
+        "position": position_fields(None if state is None else state.position),
+        "sending": position_fields(None if state is None else state.sending),
+    }
+
+
+def frame_row(segment: Segment, header: Header, frame: Frame, event: Event | Trouble) -> Row:
+    """Return the row of a frame whose checksum is right."""
+    row = place(segment.path, "frame", frame.offset, frame.size, "ok")
+    if isinstance(event, Trouble):
+        row |= {"status": event.status, "reason": event.reason}
+    elif frame.warning is not None:
+        row |= {"status": BAD_END, "reason": frame.warning}
+    return row | {
+        "segment": segment.number,
+        "index": frame.index,
+        "file_offset": None if is_transformed(header) else frame.offset,
+        "payload": encode_payload(frame.payload),
+        "event": None if isinstance(event, Trouble) else event_as_json(event),
+    }
+
+
+def trouble_row(trouble: Trouble) -> Row:
+    """Return the row of an oddity; ``payload`` is the first of its bytes, where it has any."""
+    row = place(trouble.path, "damage", trouble.offset, trouble.size, trouble.status)
+    row["reason"] = trouble.reason
+    if trouble.segment is not None:
+        row |= {"segment": trouble.segment, "index": trouble.index}
+    return row | {"payload": encode_payload(trouble.data)} if trouble.data else row
+
+
+def end_trouble(segment: Segment, frame: Frame) -> Trouble | None:
+    """Return what is odd about a frame that is good all the same, if anything is."""
+    if frame.warning is None:
+        return None
+    reason = f"the frame is whole, but {frame.warning}"
+    return Trouble(
+        segment.path, frame.offset, frame.size, BAD_END, reason, segment.number, frame.index
+    )
+
+
+def queue_and_key(event: Event | Trouble, otherwise: str) -> tuple[str, int]:
+    """Return where an event belongs: what a task of ours says, else ``otherwise`` and 0."""
+    task = None if isinstance(event, Trouble) else task_of(event)
+    return (otherwise, 0) if task is None else (task.queue, task.key)
+
+
+def task_row(segment: Segment, frame: Frame, event: Event | Trouble, otherwise: str) -> Row:
+    """Return an event as a task; ``event`` is null if the payload is none."""
+    queue, key = queue_and_key(event, otherwise)
+    return {
+        "queue": queue,
+        "key": key,
+        "segment": segment.number,
+        "offset": frame.offset,
+        "seq": frame.index,
+        "event": None if isinstance(event, Trouble) else event_as_json(event),
+        "payload": encode_payload(frame.payload),
+    }

@@ -1,0 +1,47 @@
+"""What a spool is, before any of its frames is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.families.beats.location import FAMILY, Location
+from penstock.families.beats.tasks import refuse_state
+from penstock.families.description import File, Source, shown_path
+
+
+def describe(name: str, location: Location) -> Source:
+    """Return what a pipeline needs to know of a spool. Raises ``PathRefused``.
+
+    Frames have an order, but what was acknowledged only ``state.dat`` tells, as of now: a spool has no log.
+    """
+    refuse_state(location)
+    paths = [segment.path for segment in location.segments]
+    if location.state_path is not None:
+        paths.append(location.state_path)
+    looks = [(path, _look(path)) for path in paths]
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"Beats' disk queue, {location.kind}",
+        files=tuple(
+            File(shown=shown_path(name, path), first=None, size=size) for path, (size, _) in looks
+        ),
+        begin=-1,
+        log_first=0,
+        covered=-1,
+        commit=None,
+        by_value=False,
+        is_decided=False,
+        has_log=False,
+        queues=None,
+        written_us=max((written for _, (_, written) in looks), default=0) // 1000,
+    )
+
+
+def _look(path: Path) -> tuple[int, int]:
+    """Return a file's size, and when it was written to in nanoseconds."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0  # it went away, or may not be looked at: reading tells
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,202 @@
+"""How a spool is cut into splits, by names, sizes and headers alone.
+
+The body of a plain segment is cut wherever a split ends; its reader walks the way to its part by the lengths of frames
+(``formats.beats.frame_scan``). One that is compressed or encrypted can only be read from its beginning and is one split.
+What ``state.dat`` says is held to the segment by whoever reads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidValue, TruncatedData, UnsupportedVersion
+from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.read import HEADER_SIZE_MAX, is_transformed
+from penstock.families.beats.tables.keys import key_for
+from penstock.families.beats.tasks import refuse_state
+from penstock.families.beats.trouble import GONE, TORN, UNREADABLE, UNSUPPORTED, Trouble, words_of
+from penstock.families.columns import Op, Table
+from penstock.families.description import shown_path
+from penstock.families.filters import Filters
+from penstock.families.options import Mode, ReadOptions
+from penstock.families.plan import Split, edges
+from penstock.families.taskflux.location import opened
+from penstock.formats.beats.segment import Header, Options, decode_header
+from penstock.formats.beats.state import State
+from penstock.model import INT64_MAX
+
+ROW_SIZE: Final = 1
+"""What a split of a few rows counts for in a group."""
+
+INDEX_BITS: Final = 32
+"""Bits of a frame's number that are its place in the segment: headers count no further."""
+
+NUMBER_MAX: Final = INT64_MAX >> INDEX_BITS
+"""The highest segment whose frames have numbers: further ones would be negative."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """What begins in ``[first, stop)`` of a segment; all offsets are logical."""
+
+    path: str
+    shown: str  # the path as its rows have it
+    queue: str  # the name of the directory, for events that name no queue
+    number: int
+    is_newest: bool
+    version: int
+    options: int
+    count: int  # as the header has it
+    # A true boundary at or before the first: its offset, and the frames before it.
+    base: tuple[int, int]
+    first: int
+    stop: int | None  # None: up to the end
+    size: (
+        int | None
+    )  # of the file when it was planned; what it gains later is not read. None: all there is
+    acknowledged: State | None = None  # what to hold to the segment, to learn what of it waits
+    is_acknowledged: bool = False  # all of it
+    is_streamed: bool = False  # it must be there: a batch that is replayed is to be the same
+
+    @property
+    def header(self) -> Header:
+        return Header(self.version, self.count, Options(self.options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroublesPlan:
+    """What was met on the way to the frames."""
+
+    troubles: tuple[tuple[str, Trouble], ...]  # with the path as the rows have it
+
+
+def plan_source(
+    source: str, location: Location, options: ReadOptions, filters: Filters
+) -> list[Split]:
+    """Return the splits of a spool. Raises ``PenstockError`` for what no task could read."""
+    refuse_state(location)
+    if options.at is not None:
+        raise InvalidValue(
+            f"{source}: a spool holds what is in it now and no state before; omit option at"
+        )
+    troubles = list(location.troubles)
+    splits: list[Split] = []
+    for segment in location.segments:
+        if not _is_wanted(source, location, segment, options, filters):
+            continue
+        header = read_header(segment)
+        if isinstance(header, Trouble):
+            troubles.append(header)
+            continue
+        key_for(segment.path, header.options, options)
+        whole = segment_plan(source, location.name, segment, header)
+        state = None if options.table is Table.ENTRIES else location.state
+        splits += cut_segment(source, _with_state(whole, state), options.split_size)
+    return [*_trouble_splits(source, troubles, options, filters), *splits]
+
+
+def read_header(segment: Segment) -> Header | Trouble:
+    """Return a segment's header, or what is wrong with it."""
+    head = b""
+    try:
+        with opened(segment.path) as file:
+            head = file.read(0, HEADER_SIZE_MAX)
+        return decode_header(head)
+    except TruncatedData:
+        reason = "the file ends inside the header"
+        return Trouble(
+            segment.path, 0, len(head), TORN, reason, segment.number, None, head, segment.is_newest
+        )
+    except UnsupportedVersion as error:
+        reason = f"{error.reason}: {error.found}"
+        return Trouble(segment.path, error.offset, None, UNSUPPORTED, reason, segment.number)
+    except FileNotFoundError:
+        reason = "the file went away meanwhile: its owner removed it"
+        return Trouble(segment.path, None, None, GONE, reason, segment.number)
+    except OSError as error:
+        return Trouble(segment.path, None, None, UNREADABLE, words_of(error), segment.number)
+
+
+def segment_plan(source: str, queue: str, segment: Segment, header: Header) -> SegmentPlan:
+    """Return the plan of a whole segment."""
+    return SegmentPlan(
+        path=str(segment.path),
+        shown=shown_path(source, segment.path),
+        queue=queue,
+        number=segment.number,
+        is_newest=segment.is_newest,
+        version=header.version,
+        options=int(header.options),
+        count=header.count,
+        base=(header.size, 0),
+        first=header.size,
+        stop=None,
+        size=segment.size,
+    )
+
+
+def cut_segment(source: str, whole: SegmentPlan, split_size: int) -> list[Split]:
+    """Return a segment as splits; one that is hardly too large stays whole."""
+    end = whole.stop if whole.stop is not None else whole.size
+    if is_transformed(whole.header) or end is None or end - whole.first <= split_size * 3 // 2:
+        size = max(ROW_SIZE, (end or 0) - whole.first)
+        return [_split(source, size, whole)]
+    starts = list(edges(Path(whole.path), whole.first, end, split_size))
+    return [
+        _split(
+            source, (end if stop is None else stop) - first, replace(whole, first=first, stop=stop)
+        )
+        for first, stop in zip(starts, [*starts[1:], whole.stop], strict=True)
+    ]
+
+
+def _with_state(plan: SegmentPlan, state: State | None) -> SegmentPlan:
+    if state is None or plan.number > state.position.segment:
+        return plan
+    if plan.number < state.position.segment:
+        return replace(plan, is_acknowledged=True)
+    return replace(plan, acknowledged=state)
+
+
+def _is_wanted(
+    source: str, location: Location, segment: Segment, options: ReadOptions, filters: Filters
+) -> bool:
+    """Return whether a segment may hold rows that are wanted, as far as its name tells."""
+    if filters.paths is not None and shown_path(source, segment.path) not in filters.paths:
+        return False
+    state = location.state
+    is_done = state is not None and segment.number < state.position.segment
+    if options.table is Table.TASKS and is_done:
+        return False
+    if filters.ops is not None and not filters.ops & _ops(options.table):
+        return options.mode is Mode.FAILFAST
+    first = number_of(segment.number, 0)
+    return first is None or filters.wants_indexes(first, number_of(segment.number + 1, 0))
+
+
+def _ops(table: Table) -> set[str]:
+    return {Op.ADD, Op.REMOVE} if table is Table.CHANGES else {Op.ADD}
+
+
+def number_of(segment: int, index: int) -> int | None:
+    """Return the number that a frame has in tables; ``None`` where there is none."""
+    return (segment << INDEX_BITS) + index if segment <= NUMBER_MAX else None
+
+
+def _trouble_splits(
+    source: str, troubles: list[Trouble], options: ReadOptions, filters: Filters
+) -> Iterator[Split]:
+    is_told = options.table is Table.ENTRIES and filters.is_open
+    if not is_told and options.mode is not Mode.FAILFAST:
+        return
+    shown = ((shown_path(source, each.path), each) for each in troubles)
+    wanted = tuple(each for each in shown if filters.paths is None or each[0] in filters.paths)
+    if wanted:
+        yield _split(source, ROW_SIZE, TroublesPlan(troubles=wanted))
+
+
+def _split(source: str, size: int, plan: object) -> Split:
+    return Split(family=FAMILY, source=source, size=max(size, ROW_SIZE), plan=plan)

@@ -1,0 +1,52 @@
+"""What a broker's directory is, before any of its records is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.families.description import File, Source, SourceQueue, shown_path
+from penstock.families.rabbitmq.ingest import last_write_us
+from penstock.families.rabbitmq.location import FAMILY, Location
+from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
+from penstock.families.rabbitmq.tables.plan import STORES
+
+
+def describe(name: str, location: Location) -> Source:
+    """Return what a pipeline needs to know of a location.
+
+    Messages are numbered queue by queue, and nothing orders the records of two queues, or acks of one: a broker
+    has no log.
+    """
+    queues = {
+        queue_of(vhost, queue): vhost_of(vhost, queue)
+        for vhost in location.vhosts
+        for queue in vhost.queues
+    }
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"RabbitMQ, {location.kind}",
+        files=tuple(
+            File(shown=shown_path(name, path), first=None, size=_size(path))
+            for path in location.files
+        ),
+        begin=-1,
+        log_first=0,
+        covered=-1,
+        commit=None,
+        by_value=False,
+        is_decided=False,
+        has_log=False,
+        queues=()
+        if location.kind in STORES
+        else tuple(SourceQueue(*each) for each in sorted(queues.items())),
+        written_us=last_write_us(location),
+        left_out=tuple(other.words for other in location.others),
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # it went away, or may not be looked at: reading tells

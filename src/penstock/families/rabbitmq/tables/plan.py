@@ -1,0 +1,260 @@
+"""How a broker's directory is cut into splits, by names and sizes alone.
+
+For entries a split is a file. A segment tells a deliver from an ack by what stands before it, and neither it nor a
+journal has a place in its middle that tells a record from what looks like one. A store file is cut where it is much
+larger than a split; its reader scans the way to its part (``scanning``).
+
+For tasks a split is a queue, or some of its segments where they are larger than a split. Every such split reads the
+journal, which speaks of all of them and is short: brokers empty it at 32,768 records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import CannotConvert, InvalidValue, PathRefused
+from penstock.families.columns import Table
+from penstock.families.description import shown_path
+from penstock.families.filters import Filters
+from penstock.families.options import Mode, ReadOptions
+from penstock.families.plan import Split
+from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
+from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
+from penstock.families.rabbitmq.trouble import Trouble
+
+ROW_SIZE: Final = 1
+"""What a split without bytes counts for in a group."""
+
+STORES: Final = ("store", "store-file", "queue-store")
+"""The kinds of locations that have no index."""
+
+
+class FileKind(StrEnum):
+    """What a file holds."""
+
+    SEGMENT = "segment"
+    JOURNAL = "journal"
+    INDEX = "index"  # of version 2
+    QUEUE_STORE = "queue-store"  # of version 2
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePlan:
+    """What begins in ``[start, stop)`` of a file."""
+
+    path: str
+    shown: str  # the path as its rows have it
+    kind: FileKind
+    start: int = 0
+    stop: int | None = None  # None: all of it
+    # Of a queue's files alone.
+    vhost: str | None = None
+    queue: str | None = None
+    key: int = 0
+    number: int = 0  # of a segment
+    entry_count: int = 0  # how many messages a segment numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroublesPlan:
+    """What was met on the way to the files: names and settings that cannot be read."""
+
+    troubles: tuple[tuple[str, Trouble], ...]  # with the path as the rows have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlan:
+    """The messages of a queue, or of those of its segments whose numbers are in ``[first, end)``."""
+
+    path: str  # of the queue's directory, or of the one file that was loaded
+    first: int
+    end: int | None  # None: all that follow
+    as_of_us: int  # one time for all splits of a read
+
+
+def plan_source(
+    source: str, location: Location, options: ReadOptions, filters: Filters
+) -> list[Split]:
+    """Return the splits of a location. Raises ``PenstockError`` for what no task could read."""
+    if options.at is not None:
+        raise InvalidValue(
+            f"{source}: files of RabbitMQ hold what is in the queues now and no state before; omit option at"
+        )
+    if options.table is Table.TASKS:
+        return [*_trouble_splits(source, location, options, filters), *_queue_splits(source, location, options, filters)]  # fmt: skip
+    plans = list(_file_plans(source, location, options, filters))
+    return [
+        *_trouble_splits(source, location, options, filters),
+        *(
+            split
+            for plan in plans
+            if filters.paths is None or plan.shown in filters.paths
+            for split in _file_splits(source, plan, options.split_size)
+        ),
+    ]
+
+
+def _trouble_splits(
+    source: str, location: Location, options: ReadOptions, filters: Filters
+) -> list[Split]:
+    is_told = options.table is Table.ENTRIES and filters.is_open and options.vhosts is None
+    if not is_told and options.mode is not Mode.FAILFAST:
+        return []
+    troubles = tuple((shown_path(source, each.path), each) for each in location.troubles)
+    if filters.paths is not None:
+        troubles = tuple(each for each in troubles if each[0] in filters.paths)
+    return [_split(source, ROW_SIZE, TroublesPlan(troubles=troubles))] if troubles else []
+
+
+def _split(source: str, size: int, plan: object) -> Split:
+    return Split(family=FAMILY, source=source, size=max(size, ROW_SIZE), plan=plan)
+
+
+# --- entries and changes -------------------------------------------------------------------------
+
+
+def _file_plans(
+    source: str, location: Location, options: ReadOptions, filters: Filters
+) -> Iterator[FilePlan]:
+    """Yield the files that may hold rows that are wanted, in the order in which ``penstock dump`` reads them."""
+    for vhost in location.vhosts:
+        for queue in vhost.queues:
+            if is_wanted(vhost, queue, options, filters):
+                yield from _queue_file_plans(source, vhost, queue, options, filters)
+        # What a store holds is of no queue, has no number, and changes nothing.
+        is_open = filters.is_open and options.table is Table.ENTRIES
+        if not location.lends_stores and is_open and _is_wanted_vhost(vhost, options):
+            for path in (*vhost.persistent, *vhost.transient):
+                yield FilePlan(path=str(path), shown=shown_path(source, path), kind=FileKind.STORE)
+
+
+def is_wanted(vhost: Vhost, queue: Queue, options: ReadOptions, filters: Filters) -> bool:
+    """Return whether rows of a queue are wanted."""
+    if options.vhosts is not None and vhost_of(vhost, queue) not in options.vhosts:
+        return False
+    return filters.queues is None or queue_of(vhost, queue) in filters.queues
+
+
+def _is_wanted_vhost(vhost: Vhost, options: ReadOptions) -> bool:
+    return options.vhosts is None or (
+        vhost.name is not None and text_of(vhost.name) in options.vhosts
+    )
+
+
+def _queue_file_plans(
+    source: str, vhost: Vhost, queue: Queue, options: ReadOptions, filters: Filters
+) -> Iterator[FilePlan]:
+    def plan(path: Path, kind: FileKind, number: int = 0) -> FilePlan:
+        return FilePlan(
+            path=str(path),
+            shown=shown_path(source, path),
+            kind=kind,
+            vhost=vhost_of(vhost, queue),
+            queue=queue_of(vhost, queue),
+            key=-queue.priority,
+            number=number,
+            entry_count=vhost.entry_count,
+        )
+
+    for number, path in queue.segments:
+        first = number * vhost.entry_count
+        if filters.wants_indexes(first, first + vhost.entry_count):
+            yield plan(path, FileKind.SEGMENT, number)
+    if queue.journal is not None:
+        yield plan(queue.journal, FileKind.JOURNAL)
+    for _, path in queue.indexes:
+        yield plan(path, FileKind.INDEX)
+    has_no_op = filters.ops is None and filters.first is None and filters.last is None
+    if has_no_op and options.table is Table.ENTRIES:
+        for _, path in queue.stores:
+            yield plan(path, FileKind.QUEUE_STORE)
+
+
+def _file_splits(source: str, plan: FilePlan, split_size: int) -> list[Split]:
+    """Return a file as one split; a store file that is much larger than a split as several."""
+    size = _size(Path(plan.path))
+    if plan.kind is not FileKind.STORE or size <= split_size + split_size // 2:
+        return [_split(source, size, plan)]
+    starts = range(0, size, split_size)
+    # What a file has gained since it was planned belongs to its last split.
+    return [
+        _split(source, (stop or size) - start, _part(plan, start, stop))
+        for start, stop in pairwise([*starts, None])
+        if start is not None
+    ]
+
+
+def _part(plan: FilePlan, start: int, stop: int | None) -> FilePlan:
+    return FilePlan(path=plan.path, shown=plan.shown, kind=plan.kind, start=start, stop=stop)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # it went away, or may not be looked at: reading tells
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def _queue_splits(
+    source: str, location: Location, options: ReadOptions, filters: Filters
+) -> list[Split]:
+    if location.kind in STORES:
+        raise PathRefused(
+            f"{location.path}: a store does not say which messages are still in a queue; name the queue's"
+            " directory or the node's, or read the table entries"
+        )
+    _check_names(location)
+    as_of_us = time.time_ns() // 1000 if options.as_of_us is None else options.as_of_us
+    # One file is loaded as one: nothing else of its queue is to be looked at.
+    alone = str(location.path) if location.path.is_file() else None
+    return [
+        _split(
+            source,
+            size,
+            QueuePlan(path=alone or str(queue.path), first=first, end=end, as_of_us=as_of_us),
+        )
+        for vhost in location.vhosts
+        for queue in vhost.queues
+        if queue.files and is_wanted(vhost, queue, options, filters)
+        for first, end, size in _parts(queue, options.split_size)
+    ]
+
+
+def _check_names(location: Location) -> None:
+    """Raise ``CannotConvert`` if two directories are one queue: their messages could not be told apart."""
+    places: dict[tuple[str, int], Path] = {}
+    for vhost in location.vhosts:
+        for queue in vhost.queues:
+            other = places.setdefault((queue_of(vhost, queue), queue.priority), queue.path)
+            if other != queue.path:
+                raise CannotConvert(
+                    f"{other} and {queue.path} are both queue {queue_of(vhost, queue)!r}; load one of them by its"
+                    " own path"
+                )
+
+
+def _parts(queue: Queue, split_size: int) -> Iterator[tuple[int, int | None, int]]:
+    """Yield ranges of segments, with the bytes in them, that together cover every number there can be."""
+    numbered: Sequence[tuple[int, Path]] = (*queue.segments, *queue.indexes, *queue.stores)
+    sizes: dict[int, int] = {}
+    for number, path in numbered:
+        sizes[number] = sizes.get(number, 0) + _size(path)
+    has_both = bool(queue.indexes) and bool(queue.segments or queue.journal)
+    first, held = 0, 0
+    for number, size in sorted(sizes.items()):
+        # Versions number their segments differently, so a queue that has both stays whole.
+        if held and held + size > split_size and not has_both:
+            yield first, number, held
+            first, held = number, 0
+        held += size
+    yield first, None, held + (0 if queue.journal is None else _size(queue.journal))

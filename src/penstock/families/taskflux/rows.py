@@ -1,0 +1,211 @@
+"""Rows: what the tools say of records, queues, tasks and damage, as plain dictionaries.
+
+A row's names are a contract: ``family``, ``kind``, ``path``, ``offset``, ``size``, ``status`` stand in
+every row about a place in a file; bytes are base64 in ``payload``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import BadData
+from penstock.families.taskflux.location import FAMILY
+from penstock.families.taskflux.read import Found, History, Misfit
+from penstock.formats.taskflux.commands import decode_command
+from penstock.formats.taskflux.deltas import decode_delta
+from penstock.formats.taskflux.extensions import decode_extension, is_extension
+from penstock.formats.taskflux.generation import Contents
+from penstock.formats.taskflux.log import Status
+from penstock.formats.taskflux.notes import Header, Ids, Note, ProducerNote, QueueNote, TaskNotes
+from penstock.model import (
+    Adding,
+    AddTask,
+    Command,
+    CountTasks,
+    CreateCommand,
+    CreateQueue,
+    CreateWithPolicy,
+    Creating,
+    DeleteCommand,
+    DeleteQueue,
+    Delta,
+    Dequeue,
+    Enqueue,
+    Extension,
+    ListQueues,
+    Policy,
+    RemoveEqualTask,
+    RemoveTask,
+    Removing,
+    Returning,
+)
+
+Row = dict[str, Any]
+
+_OPS: Final[dict[type[Delta | Command], str]] = {
+    AddTask: "add",
+    RemoveTask: "remove",
+    RemoveEqualTask: "remove",
+    CreateQueue: "create",
+    DeleteQueue: "delete",
+    Enqueue: "enqueue",
+    Dequeue: "dequeue",
+    CountTasks: "count",
+    CreateCommand: "create",
+    CreateWithPolicy: "create",
+    DeleteCommand: "delete",
+    ListQueues: "list",
+}
+
+_KINDS: Final[dict[type[Extension | Note], str]] = {
+    Adding: "adding",
+    Creating: "creating",
+    Returning: "returning",
+    Removing: "removing",
+    Header: "header",
+    QueueNote: "queue",
+    TaskNotes: "tasks",
+    Ids: "ids",
+    ProducerNote: "producer",
+}
+
+KINDS: Final = ("metadata", "snapshot", "log", "sidecar")
+"""The kinds of files that may turn out to be unreadable."""
+
+REASONS: Final = {
+    Status.BAD_CHECKSUM: "the payload does not match its checksum",
+    Status.BAD_MARKER: "neither a record nor the end where one of them must be",
+    Status.BAD_TERM: "a term below 1",
+    Status.FALLING_TERM: "a lower term than that of the entry before",
+    Status.BAD_LENGTH: "an impossible length",
+    Status.TORN: "the file ends inside a record",
+    Status.ZEROS: "zeros, but records follow them",
+    Status.LEFTOVER: "bytes behind the end of the log",
+    Status.STALE: "bytes behind the end of the log that an overwritten tail left",
+    Status.UNDECIDED: "records behind the end of the log: stale, or hidden by a marker that was zeroed",
+}
+
+
+def encode_payload(payload: bytes) -> str:
+    """Return bytes as our rows show them."""
+    return b64encode(payload).decode("ascii")
+
+
+def place_row(
+    family: str, path: Path, kind: str, offset: int | None, size: int | None, status: str
+) -> Row:
+    """Return the names that every row about a place has, in their order."""
+    return {
+        "family": family,
+        "kind": kind,
+        "path": str(path),
+        "offset": offset,
+        "size": size,
+        "status": status,
+    }
+
+
+place: Final = partial(place_row, FAMILY)
+"""The same for files of TaskFlux."""
+
+
+def entry_row(history: History, found: Found) -> Row:
+    """Return the row of a record, or of a stretch of the log that is none."""
+    kind = "entry" if found.is_record else "damage"
+    row = place(found.log.path, kind, found.offset, found.size, found.status.word)
+    if found.status is not Status.OK:
+        row["reason"] = REASONS[found.status]
+    if found.status is Status.STALE:
+        row["harmless"] = True
+    row |= {"index": found.index, "term": found.term or None}
+    if not found.is_record:
+        return row
+    row["committed"] = history.is_committed(found.index)
+    try:
+        row |= change_fields(found.payload, found.log.layout.contents)
+    except BadData as error:
+        if found.status is Status.OK:
+            row["status"], row["reason"] = "bad-delta", str(error)
+        row |= {"op": None, "payload": encode_payload(found.payload)}
+    return row
+
+
+def change_fields(payload: bytes, contents: Contents) -> Row:
+    """Return what a record's payload says. Raises ``BadData``."""
+    if not payload:
+        return {"op": None}
+    change: Delta | Command
+    if contents is Contents.COMMANDS:
+        change = decode_command(payload)
+    else:
+        change = decode_delta(payload, contents)
+    fields: Row = {"op": _OPS[type(change)]}
+    for name in ("queue", "key", "id", "size_max"):
+        value = getattr(change, name, None)
+        if value is not None:
+            fields[name] = value
+    if isinstance(change, AddTask | RemoveEqualTask | Enqueue):
+        fields["payload"] = encode_payload(change.payload)
+    if isinstance(change, CreateQueue | CreateWithPolicy):
+        fields["policy"] = policy_fields(change.policy)
+    if isinstance(change, DeleteQueue) and is_extension(payload, 0, len(payload)):
+        extension = decode_extension(payload, 0, len(payload))
+        if extension is not None:
+            fields["extension"] = own_fields(extension)
+    return fields
+
+
+def own_fields(value: Extension | Note) -> Row:
+    """Return what an extension or a note says; what it leaves open is left out."""
+    fields: Row = {"kind": _KINDS[type(value)]}
+    fields |= _plain(asdict(value))
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return encode_payload(value)
+        case dict():
+            return {name: _plain(inner) for name, inner in value.items() if inner is not None}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value
+
+
+def policy_fields(policy: Policy) -> Row:
+    """Return a queue's policy; limits that it does not have are left out."""
+    fields: Row = {"implementation": policy.implementation.name.lower()}
+    if policy.size_max is not None:
+        fields["size_max"] = policy.size_max
+    if policy.payload_size_max is not None:
+        fields["payload_size_max"] = policy.payload_size_max
+    if policy.keys is not None:
+        fields["keys"] = [policy.keys.lowest, policy.keys.highest]
+    return fields
+
+
+def misfit_row(misfit: Misfit) -> Row:
+    """Return the row of entries that stand in no file, or in two."""
+    row = place(misfit.log.path, "damage", 0, None, misfit.status)
+    return row | {"reason": misfit.reason, "index": misfit.expected}
+
+
+def unreadable_rows(history: History, kinds: tuple[str, ...] = KINDS) -> Iterator[Row]:
+    """Yield a row for each file of these kinds that cannot be read."""
+    for unreadable in history.unreadable:
+        if unreadable.kind in kinds:
+            yield damage_row(unreadable.error, unreadable.kind, unreadable.path)
+
+
+def damage_row(error: BadData, kind: str, path: Path) -> Row:
+    """Return the row of damage that a decoder raised in a file of this kind."""
+    status = "bad-header" if kind == "log" else f"bad-{kind}"
+    row = place(Path(error.path or path), kind, error.offset, None, status)
+    return row | {"reason": error.reason, "expected": error.expected, "found": error.found}

@@ -1,0 +1,238 @@
+"""How a TaskFlux source is cut into splits, by names, sizes and headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import Compacted, OutOfRange
+from penstock.families.columns import OK, Op, Table
+from penstock.families.description import shown_path
+from penstock.families.filters import Filters
+from penstock.families.options import Mode, ReadOptions
+from penstock.families.plan import Split, edges
+from penstock.families.taskflux.location import FAMILY, LogFile, Target, opened
+from penstock.families.taskflux.read import History, read_history, survey
+from penstock.formats.taskflux.log import LogLayout
+from penstock.model import SnapshotPoint
+from penstock.storage.log_end import EndRule
+from penstock.storage.reading import NO_RULE, walk_windows
+
+ROW_SIZE: Final = 1
+"""What a split of a few rows counts for in a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlan:
+    """Entries that begin in ``[start, stop)`` of a log file."""
+
+    path: str
+    shown: str  # the path as its rows have it
+    layout: str  # by name: an enumeration's member is pickled with all that it holds
+    first: int  # index of the file's first record
+    start: int
+    stop: int
+    size: int  # of the file when it was planned; what a growing one has behind it is not read
+    # Entries behind it are not known to be committed; None: nothing is known of that.
+    commit: int | None
+    rule: EndRule = NO_RULE  # what decides about bytes behind the end marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPlan:
+    """All of a snapshot."""
+
+    path: str
+    shown: str
+    layout: str
+    point: SnapshotPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsPlan:
+    """A few rows that the planner has already."""
+
+    rows: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePlan:
+    """What the queues of a whole source hold."""
+
+    path: str
+
+
+def plan_source(source: str, target: Target, options: ReadOptions, filters: Filters) -> list[Split]:
+    """Return the splits of one directory or file. Raises ``PenstockError`` for what no task could read."""
+    if options.table is Table.TASKS:
+        return _state_splits(source, target, options)
+    # Segments that cannot match are not even opened for their headers.
+    ends = _ends(target)
+    wanted = [log for log in target.logs if _is_wanted(source, log, ends[log.path], filters)]
+    history = survey(replace(target, logs=tuple(wanted)))
+    splits: list[Split] = []
+    rows = (*_metadata_rows(source, history), *_unreadable_rows(source, history))
+    rows = tuple(row for row in rows if _is_row_wanted(row, options, filters))
+    if rows:
+        splits.append(_split(source, ROW_SIZE, RowsPlan(rows=rows)))
+    splits += _snapshot_splits(source, history, filters)
+    splits += _log_splits(source, history, options, filters, ends)
+    return splits
+
+
+def _state_splits(source: str, target: Target, options: ReadOptions) -> list[Split]:
+    """Return the one split of a source's state. Raises ``PenstockError`` for a state that cannot be told."""
+    history = read_history(target)
+    # Variant 1a may tell by its log alone what the snapshot covers.
+    is_known = not target.logs or target.logs[0].layout is not LogLayout.ONE_A
+    if is_known and options.at is not None and options.at < history.covered:
+        raise Compacted(
+            f"{target.path}: entry {options.at} is covered by the snapshot, which holds the state after"
+            f" entry {history.covered}; ask for that one or a later one"
+        )
+    if options.at is not None:
+        refuse_beyond(history, options.at)
+    return [_split(source, target.size, StatePlan(path=str(target.path)))]
+
+
+def refuse_beyond(history: History, at: int) -> None:
+    """Raise ``OutOfRange`` if the log ends before an entry. Scans the last log file unless a name or header decides.
+
+    A log that is damaged there passes: the replay reports the damage.
+    """
+    end = history.covered
+    if history.target.logs:
+        log = history.target.logs[-1]
+        last = (history.first if log.first is None else log.first) - 1
+        if at <= max(end, last, history.sure):
+            return
+        with opened(log.path) as file:
+            for window in walk_windows(file, log.path, log.layout):
+                last += len(window.found.offsets)
+                if window.found.stop is not None:
+                    return
+        end = max(end, last)
+    if at > end:
+        raise OutOfRange(
+            f"{history.target.path}: entry {at} is beyond the log, which ends at entry {end};"
+            f" ask for entry {end}, or for none to get the last"
+        )
+
+
+def _ends(target: Target) -> dict[Path, int | None]:
+    """Return the index behind each log file's entries, as the next one's name tells it."""
+    following = [*(log.first for log in target.logs[1:]), None]
+    return {log.path: end for log, end in zip(target.logs, following, strict=False)}
+
+
+def _is_wanted(source: str, log: LogFile, end: int | None, filters: Filters) -> bool:
+    """Return whether a log file may hold rows that are wanted, as far as its name tells."""
+    if filters.paths is not None and shown_path(source, log.path) not in filters.paths:
+        return False
+    if filters.ops is not None and not filters.ops - {Op.QUEUE, Op.TASK}:
+        return False
+    return log.first is None or filters.wants_indexes(log.first, end)
+
+
+def _is_row_wanted(row: dict[str, object], options: ReadOptions, filters: Filters) -> bool:
+    """Return whether a row without index, op and queue is wanted."""
+    if filters.paths is not None and row["path"] not in filters.paths:
+        return False
+    if row["status"] != OK and options.mode is Mode.FAILFAST:
+        return True  # It is there to fail: what a file that cannot be read holds may be wanted.
+    return options.table is Table.ENTRIES and filters.is_open
+
+
+def _split(source: str, size: int, plan: object) -> Split:
+    return Split(family=FAMILY, source=source, size=size, plan=plan)
+
+
+def _snapshot_splits(source: str, history: History, filters: Filters) -> list[Split]:
+    path, header = history.target.snapshot, history.snapshot
+    if path is None or header is None:
+        return []
+    shown = shown_path(source, path)
+    is_wanted = filters.ops is None or bool(filters.ops & {Op.QUEUE, Op.TASK})
+    is_wanted = is_wanted and filters.wants_indexes(header.point.index, header.point.index + 1)
+    if not is_wanted or (filters.paths is not None and shown not in filters.paths):
+        return []
+    plan = SnapshotPlan(path=str(path), shown=shown, layout=header.layout.name, point=header.point)
+    return [_split(source, path.stat().st_size, plan)]
+
+
+def _log_splits(
+    source: str,
+    history: History,
+    options: ReadOptions,
+    filters: Filters,
+    ends: Mapping[Path, int | None],
+) -> list[Split]:
+    splits: list[Split] = []
+    for log in history.target.logs:  # also those without a header: their records stand all the same
+        first = history.first if log.first is None else log.first
+        if not filters.wants_indexes(first, ends[log.path]):
+            continue
+        shown = shown_path(source, log.path)
+        for start, stop in _ranges(log, options.split_size):
+            plan = LogPlan(
+                path=str(log.path),
+                shown=shown,
+                layout=log.layout.name,
+                first=first,
+                start=start,
+                stop=stop,
+                size=log.size,
+                commit=history.commit,
+                rule=history.end_rule(log),
+            )
+            splits.append(_split(source, stop - start, plan))
+    return splits
+
+
+def _ranges(log: LogFile, split_size: int) -> list[tuple[int, int]]:
+    """Return where each split of a file begins and ends; one that is hardly too large stays whole."""
+    start = log.layout.header_size
+    # Without markers no place in the middle tells a record from what looks like one.
+    if not log.layout.is_marked or log.size - start <= split_size + split_size // 2:
+        return [(start, max(start, log.size))]
+    return list(pairwise([*edges(log.path, start, log.size, split_size), log.size]))
+
+
+def _metadata_rows(source: str, history: History) -> list[dict[str, object]]:
+    path, metadata = history.target.metadata, history.metadata
+    if path is None or metadata is None:
+        return []
+    properties = {"variant": metadata.layout.variant}
+    if metadata.state.vote is not None:
+        properties["vote"] = str(metadata.state.vote)
+    return [
+        {
+            "kind": "metadata",
+            "path": shown_path(source, path),
+            "offset": 0,
+            "size": metadata.layout.size,
+            "term": metadata.state.term,
+            "properties": list(properties.items()),
+            "status": "ok",
+        }
+    ]
+
+
+def _unreadable_rows(source: str, history: History) -> list[dict[str, object]]:
+    return [
+        {
+            "kind": "damage",
+            "path": shown_path(source, one.path),
+            "offset": one.error.offset,
+            "status": "bad-header" if one.kind == "log" else f"bad-{one.kind}",
+            "reason": str(one.error),
+        }
+        for one in history.unreadable
+    ]
+
+
+def layout_of(name: str) -> LogLayout:
+    return LogLayout[name]

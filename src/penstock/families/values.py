@@ -1,0 +1,112 @@
+"""Values that options have as text: how each kind is written, and what it means.
+
+A parser raises ``ValueError`` with what it expects, as words that follow "it takes".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.errors import InvalidValue
+from penstock.model import INT64_MAX
+
+SIZE_MIN: Final = 2**10
+"""The smallest split: below that a task costs more than a hundred times what it reads."""
+
+
+def parse_boolean(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")  # no number of 64 bits has more digits
+
+
+def parse_number(low: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        is_number = _NUMBER.fullmatch(value.strip()) is not None
+        if not is_number or not low <= int(value) <= INT64_MAX:
+            raise ValueError(f"a whole number from {low} on")
+        return int(value)
+
+    return parse
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # fmt: skip
+
+
+_SIZE: Final = re.compile(r"([0-9]{1,19}) *([kmg]?b?)", re.IGNORECASE)
+
+
+def parse_size(value: str) -> int:
+    found = _SIZE.fullmatch(value.strip())
+    size = 0 if found is None else int(found[1]) * _UNITS[found[2].lower()]
+    if not SIZE_MIN <= size <= INT64_MAX:
+        raise ValueError("a size such as 65536 or 64m, at least 1k")
+    return size
+
+
+def parse_text(value: str) -> str:
+    if not value:
+        raise ValueError("something")
+    return value
+
+
+def parse_names(value: str) -> frozenset[str]:
+    """A list goes as JSON, for names may hold commas."""
+    if not value.lstrip().startswith("["):
+        return frozenset({parse_text(value)})
+    try:
+        listed = json.loads(value)
+    except ValueError:
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError('a name, or a list such as ["a", "b"]')
+    return frozenset(listed)
+
+
+def parse_columns(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns with commas between them, each once")
+    return names
+
+
+def parse_time_us(value: str) -> int:
+    """A moment in microseconds since 1970; one without a zone is in UTC."""
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError("a time such as 2026-01-31T12:00:00") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def parse_time(value: str) -> int:
+    """Return a time in microseconds since 1970. Raises ``InvalidValue``."""
+    try:
+        return parse_time_us(value)
+    except ValueError as wanted:
+        raise InvalidValue(f"{value!r} is no time; write it as {wanted}") from None
+
+
+def parse_fields(
+    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str], object]]]
+) -> dict[str, object]:
+    """Return the values of fields. Raises ``InvalidValue``."""
+    by_lower = {name.lower(): (name, *how) for name, how in known.items()}
+    fields: dict[str, object] = {}
+    for given, value in options.items():
+        if given.lower() not in by_lower:
+            raise InvalidValue(f"option {given!r} is unknown; there are {', '.join(known)}")
+        name, field, parse = by_lower[given.lower()]
+        try:
+            fields[field] = parse(value)
+        except ValueError as wanted:
+            raise InvalidValue(f"option {name} is {value!r}; it takes {wanted}") from None
+    return fields
