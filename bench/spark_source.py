@@ -31,7 +31,7 @@ from formats import RESULTS, machine
 from penstock.families.columns import Table, schema_of
 from penstock.families.filters import from_options
 from penstock.families.options import parse_options
-from penstock.families.plan import plan
+from penstock.families.plan import plan, read_splits
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
@@ -42,7 +42,7 @@ from penstock.formats.taskflux.log import LogLayout, segment_name
 from penstock.model import CreateQueue, HardState, Index, NodeId, Policy, QueueName, Term
 from penstock.spark import session
 from penstock.spark.pipeline.moment import moment
-from penstock.spark.source import Task, read_splits
+from penstock.spark.source import Task
 from penstock.spark.worker import settle
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles

@@ -24,7 +24,6 @@ from penstock.formats.rabbitmq.properties import Properties
 from penstock.spark import session
 from penstock.spark.pipeline.migrate import to_node
 from penstock.spark.pipeline.moment import moment
-from penstock.spark.pipeline.unlogged import AskedOfBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +54,7 @@ def published(body: bytes) -> Publish:
 
 def main(spark: SparkSession, rabbit: str, node: str) -> None:
     # Repeated, it doubles nothing: what has expired is judged by when the files were written last.
-    waiting = moment(spark, rabbit, asked=AskedOfBroker(envelope=True, is_steady=True))
+    waiting = moment(spark, rabbit, for_migration=True)
     queues, tasks = to_node(waiting, node, print)
     print(f"{tasks} tasks of {queues} queues are in the node")
     with penstock.connect(node) as client:

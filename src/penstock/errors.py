@@ -84,6 +84,15 @@ class InvalidValue(PenstockError):
     """An argument or a value is invalid. Nothing was sent or written."""
 
 
+class InvalidOption(InvalidValue):
+    """An option does not apply, or its value is invalid. ``option`` is its name with underscores."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"option {option}: {reason}")
+        self.option = option
+        self.reason = reason
+
+
 class InvalidQueueName(InvalidValue):
     """A queue name contains a byte outside 33…126 or is longer than 255 bytes."""
 

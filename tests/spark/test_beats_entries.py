@@ -373,7 +373,7 @@ def test_what_a_spool_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="no state before; omit option at"):
         read_rows(root, table="tasks", at="3")
     with pytest.raises(InvalidValue, match="option vhosts is for files of RabbitMQ"):
-        read_rows(root, vhosts="/")
+        read_rows(root, vhost="/")
     with pytest.raises(PathRefused, match="holds a position and no events"):
         read_rows(root / "state.dat")
     with pytest.raises(InvalidValue, match="options keyFile and passwordFile were given"):

@@ -23,7 +23,8 @@ from penstock.errors import (
     StorageError,
     UnknownFormat,
 )
-from penstock.families.plan import GROUP_MAX, Split, group
+from penstock.families.family import Split
+from penstock.families.plan import GROUP_MAX, group
 from penstock.families.taskflux import location as target
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name

@@ -126,7 +126,7 @@ def test_queues_of_two_vhosts_have_two_names(tmp_path: Path) -> None:
         made.journal(made.queue(b"my mail"), journaled(0, publish(0)))
     names = [row["queue"] for row in read_rows(tmp_path / "node")]
     assert names == ["my%20mail", "two%20words~my%20mail"]
-    (row,) = read_rows(tmp_path / "node", vhosts="two words")
+    (row,) = read_rows(tmp_path / "node", vhost="two words")
     assert dict(row["properties"])["vhost"] == "two words"
     assert read_rows(tmp_path / "node", queues='["my%20mail", "x"]')[0]["queue"] == "my%20mail"
 

@@ -9,10 +9,11 @@ from random import Random
 import pytest
 
 from penstock.errors import InvalidValue, PathRefused, UnknownFormat
+from penstock.families.option import Operation
 from penstock.families.options import parse_options
-from penstock.families.plan import find
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
+from penstock.families.registry import open_files
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.stream import open_follower
@@ -96,28 +97,30 @@ def test_what_stands_in_no_queue_is_not_planned_for_one(tmp_path: Path) -> None:
 # --- which family --------------------------------------------------------------------------------
 
 
+def family_of(path: Path) -> str:
+    return open_files(path, Operation.TABLES).describe(uncommitted=False).family
+
+
 def test_every_part_of_a_directory_is_known(tmp_path: Path) -> None:
     made = small(tmp_path / "node")
     queue = made.queue(b"orders")
     parts = [made.path, made.home, queue, queue / "journal.jif", made.home / "msg_store_persistent"]
     for path in parts:
-        family, _ = find(path)
-        assert family.name == "rabbitmq"
+        assert family_of(path) == "rabbitmq"
         assert read_rows(path)
 
 
 def test_other_files_are_told_apart_and_refused_as_before(tmp_path: Path) -> None:
     node = build(tmp_path / "taskflux", Generation.THREE)
-    family, _ = find(node)
-    assert family.name == "taskflux"
+    assert family_of(node) == "taskflux"
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(PathRefused, match="empty"):
-        find(empty)
+        family_of(empty)
     file = tmp_path / "notes.txt"
     file.write_text("nothing of ours")
     with pytest.raises((PathRefused, UnknownFormat)):
-        find(file)
+        family_of(file)
 
 
 def test_both_families_are_read_together(tmp_path: Path) -> None:

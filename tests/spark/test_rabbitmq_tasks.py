@@ -19,10 +19,10 @@ from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables import state
 from penstock.families.rabbitmq.tables.plan import QueuePlan
 from penstock.families.rabbitmq.trouble import Tell
+from penstock.families.values import format_time_us
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.formats.rabbitmq.journal import SequenceNumber, encode_ack
 from penstock.formats.rabbitmq.segment import encode_publish
-from penstock.spark.pipeline.unlogged import iso_time
 from support.rabbitmq_directories import (
     ENTRY_COUNT,
     NAMES,
@@ -64,8 +64,8 @@ def test_a_real_directory_yields_what_its_clients_know_must_be_there(
     tmp_path: Path, name: str
 ) -> None:
     root = unpacked(name, tmp_path)
-    check_truth(tasks(root, asOf=EPOCH, envelope="true"), name)
-    check_truth(tasks(root, asOf=EPOCH, envelope="true", splitSize="16k"), name)
+    check_truth(tasks(root, asOf=EPOCH, properties="envelope"), name)
+    check_truth(tasks(root, asOf=EPOCH, properties="envelope", splitSize="16k"), name)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -78,7 +78,7 @@ def test_random_directories_hold_what_the_tools_list(tmp_path: Path, seed: int) 
         expired=random.random() < 0.5,
     )
     options = {
-        "asOf": iso_time(wanted.as_of_us),
+        "asOf": format_time_us(wanted.as_of_us),
         "includeTransient": str(wanted.transient),
         "includeExpired": str(wanted.expired),
     }
@@ -88,7 +88,7 @@ def test_random_directories_hold_what_the_tools_list(tmp_path: Path, seed: int) 
         assert len(found) == len(expected)
         for ours, theirs in zip(map(as_said, found), expected, strict=True):
             assert {name: ours[name] for name in theirs} == theirs
-    enclosed = tasks(root, envelope="true", columns=["payload"], **options)
+    enclosed = tasks(root, properties="envelope", columns=["payload"], **options)
     assert [row["payload"] for row in enclosed] == envelopes(root, wanted)
 
 
@@ -151,7 +151,7 @@ def test_only_the_queues_and_vhosts_that_are_asked_for_are_read(tmp_path: Path) 
     assert bodies == [b"/a", b"/b", b"othera", b"otherb"]
     assert [row["payload"] for row in tasks(tmp_path / "node", queues="b")] == [b"/b"]
     assert [row["payload"] for row in tasks(tmp_path / "node", queues="other~a")] == [b"othera"]
-    assert [row["payload"] for row in tasks(tmp_path / "node", vhosts="other")] == bodies[2:]
+    assert [row["payload"] for row in tasks(tmp_path / "node", vhost="other")] == bodies[2:]
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from penstock.errors import BadData, Compacted, CorruptData, InvalidValue, PathMissing, PathRefused
+from penstock.families.family import Split
 from penstock.families.follow import Offset
 from penstock.families.taskflux.tables import growth as growing
 from penstock.formats.taskflux.generation import Generation
@@ -147,7 +148,7 @@ def test_segments_are_tasks_of_their_own(grown: GrowingDirectory) -> None:
     reader = stream_of(grown.root)
     end = reader.latestOffset(BEGINNING, ALL)
     plans = [task.plan for task in reader.partitions(BEGINNING, end) if isinstance(task, Stretch)]
-    tasks = [plan for plan in plans if isinstance(plan, growing.RangePlan)]
+    tasks = [split.plan for split in plans if isinstance(split, Split)]
     assert len(tasks) == len(list(grown.directory.layout.log.glob("*.log"))) > 2
     assert [plan.first for plan in tasks][1:] == [plan.last + 1 for plan in tasks][:-1]
 

@@ -87,7 +87,7 @@ def test_a_pipeline_takes_the_generation_that_is_asked_for(tmp_path: Path) -> No
     root = Case("2-mixed-killed").unpack(tmp_path / "root")
     other = Case("3-policies").unpack(tmp_path / "other")
     shutil.copytree(other / "data", root / "data")
-    assert _chosen(str(root), 2) == str(root / "consensus")
-    assert _chosen(str(root), 3) == str(root / "data")
+    assert _chosen([str(root)], {"generation": 2}) == [str(root / "consensus")]
+    assert _chosen([str(root)], {"generation": 3}) == [str(root / "data")]
     with pytest.raises(PathRefused):
-        _chosen(str(root), 1)
+        _chosen([str(root)], {"generation": 1})

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadData
 from penstock.families.columns import Table, schema_of
-from penstock.families.plan import Split
+from penstock.families.family import Split
 from penstock.families.progress import no_progress
 from penstock.families.taskflux.dump import metadata_row, snapshot_rows
 from penstock.families.taskflux.location import LogFile, opened, resolve

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -15,22 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli.connection import NODE, NodeOption, connected
-from penstock.cli.families import (
-    Asked,
-    AsOfWrittenOption,
-    ClassicOnlyOption,
-    ExpiredOption,
-    KeyFileOption,
-    Keys,
-    PasswordFileOption,
-    PropertiesOption,
-    Sending,
-    Source,
-    TransientOption,
-    VhostOption,
-    left_fields,
-    source_at,
-)
+from penstock.cli.family_flags import open_path, with_family_flags
 from penstock.cli.output import PATIENCE_S, Exit, bar, emit, say
 from penstock.cli.task_input import (
     STDIN,
@@ -46,6 +32,8 @@ from penstock.errors import (
     PenstockError,
     PolicyViolated,
 )
+from penstock.families.family import Files, Outcome, Sending
+from penstock.families.option import Operation, Values
 from penstock.families.sending import send_numbered
 from penstock.model import DEFAULT_QUEUE
 from penstock.protocol.version2 import Enqueue
@@ -56,7 +44,9 @@ if TYPE_CHECKING:
 _SHOWN_EVERY = 1000  # tasks between two looks at the clock
 
 
+@with_family_flags(Operation.INGEST)
 def enqueue(
+    values: Values,
     queue: Annotated[
         str | None,
         typer.Argument(
@@ -105,22 +95,6 @@ def enqueue(
             help="The messages of RabbitMQ's directory, or the events of a spool; can be repeated.",
         ),
     ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            "--queue",
-            metavar="NAME",
-            help="RabbitMQ: only this queue. Beats: where events go that name none.",
-        ),
-    ] = None,
-    vhost: VhostOption = None,
-    include_transient: TransientOption = False,
-    include_expired: ExpiredOption = False,
-    as_of: AsOfWrittenOption = None,
-    properties: PropertiesOption = None,
-    key_file: KeyFileOption = None,
-    password_file: PasswordFileOption = None,
-    classic_only: ClassicOnlyOption = False,
     node: NodeOption = NODE,
 ) -> None:
     """Put tasks in a queue; each is durable once it is counted.
@@ -135,15 +109,6 @@ def enqueue(
       penstock tasks old | penstock enqueue --json
       penstock enqueue --from rabbit
     """
-    asked = Asked(
-        queue=only,
-        vhost=vhost,
-        include_transient=include_transient,
-        include_expired=include_expired,
-        as_of=as_of,
-        properties=properties,
-    )
-    keys = Keys(key_file=key_file, password_file=password_file)
     if source is not None:
         others = [queue, payloads, file, lines, json, key, delay, ttl, ids]
         if any(other is not None and other is not False for other in others):
@@ -151,10 +116,10 @@ def enqueue(
                 "tasks come from PATH; omit QUEUE, payloads and the flags of tasks",
                 param_hint="--from",
             )
-        files = source_at(source, keys, classic_only=classic_only)
-        _send_files(files, asked, producer=producer, node=node)
+        files = open_path(source, Operation.INGEST, values)
+        _send_files(files, values, producer=producer, node=node)
         return
-    if (asked, keys) != (Asked(), Keys()) or classic_only:
+    if values:
         raise typer.BadParameter(
             "these flags apply to messages in files; name the files with --from PATH"
         )
@@ -176,20 +141,21 @@ def enqueue(
         emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
 
 
-def _send_files(files: Source, asked: Asked, *, producer: str | None, node: str) -> None:
+def _send_files(files: Files, values: Values, *, producer: str | None, node: str) -> None:
     """Put the messages of a directory in, those that no earlier run has put in."""
     totals: Totals = {}
+    outcome = Outcome()
     try:
         with bar(files.size, "sending") as shown:
-            sendings = files.requests(asked, producer, shown.advance)
+            sendings = files.ingest(values, outcome, producer=producer, progress=shown.advance)
             with connected(node) as client:
                 _send_all(client, sendings, totals)
     finally:
         for queue, total in totals.items():
             emit({"queue": queue, **total})
-    for words in files.words:
+    for words in outcome.words:
         say(words)
-    if files.is_damaged or not files.is_complete:
+    if outcome.is_damaged or not outcome.is_complete:
         raise typer.Exit(Exit.DAMAGE)
 
 
@@ -203,10 +169,11 @@ def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> No
             if sending.queue != DEFAULT_QUEUE:
                 client.create_queue(sending.queue, exist_ok=True)
             counts: Counter[str] = Counter({sending.queue: 0})
-            send_numbered(client, _counted(sending.requests, counts), sending.whose)
+            send_numbered(client, _counted(sending.requests, counts), sending.owner)
             for queue, count in counts.items():
                 totals.setdefault(queue, Counter()).update(count=count)
-            totals[sending.queue].update(left_fields(sending.left))
+            left = asdict(sending.left)
+            totals[sending.queue].update({f"left_{name}": count for name, count in left.items()})
     except ConnectionFailed:
         say(
             "run the same command again: it continues where this run ended and enqueues nothing twice"

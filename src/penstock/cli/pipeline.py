@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.families import (
-    AsOfOption,
-    AsOfWrittenOption,
-    ClassicOnlyOption,
-    ExpiredOption,
-    FilesGenerationOption,
-    PropertiesOption,
-    TransientOption,
-    VhostOption,
-    queue_missing,
-)
+from penstock.cli.family_flags import open_path, with_family_flags
 from penstock.cli.output import Exit, emit, say
 from penstock.errors import PathRefused, SparkFailed, needing
-from penstock.families.rabbitmq.other_queues import left_out_words
-from penstock.families.taskflux.location import resolve
+from penstock.families.description import left_out_words
+from penstock.families.family import refuse_queue
+from penstock.families.option import Operation, Values
+from penstock.families.registry import options_of
 from penstock.families.taskflux.rows import encode_payload
 from penstock.formats.taskflux.generation import Generation
 
@@ -133,14 +125,20 @@ def _check(
     )
 
 
-def _chosen(path: str, generation: int | None) -> str:
-    """Return the path of the files of ``generation``, where a directory holds two sets. Raises ``PathRefused``."""
-    if generation is None:
-        return path
-    target = resolve(Path(path), Generation(generation))
-    if target.notice is not None:
-        say(target.notice)
-    return str(target.home or path)
+def _chosen(paths: list[str], values: Values) -> list[str]:
+    """Return paths that open the files which the options choose, without options. Raises ``PenstockError``."""
+    own = {name: value for name, value in values.items() if name in _of_pipeline()}
+    if not own:
+        return paths
+    return [str(open_path(Path(path), Operation.PIPELINE, own).root) for path in paths]
+
+
+def _of_pipeline() -> set[str]:
+    return {option.name for _, option in options_of(Operation.PIPELINE)}
+
+
+def _of_tables(values: Values) -> Values:
+    return {name: value for name, value in values.items() if name not in _of_pipeline()}
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
@@ -195,7 +193,9 @@ def _teller(quiet: bool) -> Any:
     return (lambda _: None) if quiet else say
 
 
+@with_family_flags(Operation.PIPELINE)
 def run(
+    values: Values,
     paths: InOption,
     out: OutOption,
     incremental: Annotated[
@@ -209,8 +209,6 @@ def run(
     ] = TableFormat.PARQUET,
     uncommitted: UncommittedOption = False,
     report: Annotated[bool, typer.Option(help="Make a page of the tables.")] = True,
-    generation: FilesGenerationOption = None,
-    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -226,8 +224,8 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
-    paths = [_chosen(path, generation) for path in paths]
-    given = _check(paths, table_format=table_format, classic_only=classic_only)
+    paths = _chosen(paths, values)
+    given = _check(paths, table_format=table_format, classic_only="classic_only" in values)
     from penstock.spark.pipeline.store import Store
 
     _settings(conf)  # refused before the directory is made
@@ -264,19 +262,15 @@ def run(
     raise typer.Exit(Exit.OK if given.is_complete and not is_wrong else Exit.DAMAGE)
 
 
+@with_family_flags(Operation.TABLES, Operation.PIPELINE)
 def tasks(
+    values: Values,
     path: OneInOption,
     at: AtOption = None,
     uncommitted: UncommittedOption = False,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this queue; '' is the default queue.")
     ] = None,
-    vhost: VhostOption = None,
-    include_transient: TransientOption = False,
-    include_expired: ExpiredOption = False,
-    as_of: AsOfOption = None,
-    generation: FilesGenerationOption = None,
-    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -288,21 +282,14 @@ def tasks(
       penstock pipeline tasks --in node --at 4
       penstock pipeline tasks --in node --queue orders --quiet
     """
-    path = _chosen(path, generation)
-    given = _check([path], at=at, classic_only=classic_only)
+    (path,) = _chosen([path], values)
+    given = _check([path], at=at, classic_only="classic_only" in values)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
         from penstock.spark.pipeline.moment import moment
-        from penstock.spark.pipeline.unlogged import AskedOfBroker
 
-        asked = AskedOfBroker(
-            vhost=vhost,
-            include_transient=include_transient,
-            include_expired=include_expired,
-            as_of=as_of,
-        )
-        found = moment(spark, path, at, uncommitted=uncommitted, asked=asked)
+        found = moment(spark, path, at, uncommitted=uncommitted, values=_of_tables(values))
         rows = found.tasks if queue is None else found.tasks.where(found.tasks.queue == queue)
         is_empty = True
         has_ids = not found.source.by_value
@@ -318,12 +305,14 @@ def tasks(
             and is_empty
             and not found.lives.where(F.col("queue") == queue).count()
         ):
-            raise queue_missing(queue)
+            refuse_queue(queue)
     if not given.is_complete:
         raise typer.Exit(Exit.DAMAGE)
 
 
+@with_family_flags(Operation.PIPELINE)
 def snapshot(
+    values: Values,
     path: OneInOption,
     out: OutOption,
     at: AtOption = None,
@@ -331,7 +320,6 @@ def snapshot(
         FileFormat, typer.Option("--format", help="What the directory is written as.")
     ] = FileFormat.TASKFLUX_3,
     uncommitted: UncommittedOption = False,
-    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -343,7 +331,7 @@ def snapshot(
       penstock pipeline snapshot --in node --at 4 --out then
       penstock serve --data then
     """
-    path = _chosen(path, generation)
+    (path,) = _chosen([path], values)
     given = _check([path], at=at)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.moment import moment
@@ -366,9 +354,10 @@ def _generation(form: FileFormat) -> Generation:
     return Generation.TWO if form is FileFormat.TASKFLUX_2 else Generation.THREE
 
 
+@with_family_flags(Operation.PIPELINE)
 def audit(
+    values: Values,
     paths: Annotated[list[str], typer.Argument(metavar="DIR...", help="Copies of one log.")],
-    generation: FilesGenerationOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -382,7 +371,7 @@ def audit(
     Examples:
       penstock pipeline audit replica-1 replica-2 replica-3
     """
-    paths = [_chosen(path, generation) for path in paths]
+    paths = _chosen(paths, values)
     given = _check(paths)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.audit import audit as audit_replicas
@@ -402,7 +391,9 @@ def audit(
     raise typer.Exit(Exit.DAMAGE if count else Exit.OK)
 
 
+@with_family_flags(Operation.TABLES, Operation.PIPELINE)
 def migrate(
+    values: Values,
     path: Annotated[str, typer.Option("--from", metavar="PATH", help="A data directory.")],
     to: Annotated[
         str, typer.Option("--to", metavar="HOST:PORT|DIR", help="A live node, or a new directory.")
@@ -412,13 +403,6 @@ def migrate(
     ] = FileFormat.TASKFLUX_3,
     at: AtOption = None,
     uncommitted: UncommittedOption = False,
-    vhost: VhostOption = None,
-    include_transient: TransientOption = False,
-    include_expired: ExpiredOption = False,
-    as_of: AsOfWrittenOption = None,
-    properties: PropertiesOption = None,
-    generation: FilesGenerationOption = None,
-    classic_only: ClassicOnlyOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     quiet: QuietOption = False,
@@ -431,9 +415,8 @@ def migrate(
       penstock pipeline migrate --from old --to localhost:2602
       penstock pipeline migrate --from rabbit --to localhost:2602
     """
-    path = _chosen(path, generation)
-    given = _check([path], at=at, classic_only=classic_only)
-    with_envelope = _with_envelope(properties)
+    (path,) = _chosen([path], values)
+    given = _check([path], at=at, classic_only="classic_only" in values)
     is_node = _is_address(to)
     if is_node:
         from penstock.client.blocking import connect
@@ -442,40 +425,23 @@ def migrate(
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.migrate import to_directory, to_node
         from penstock.spark.pipeline.moment import moment
-        from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
+        from penstock.spark.pipeline.unlogged import count_missing
 
-        asked = AskedOfBroker(
-            vhost=vhost,
-            include_transient=include_transient,
-            include_expired=include_expired,
-            as_of=as_of,
-            is_steady=True,
-            envelope=with_envelope,
-        )
-        found = moment(spark, path, at, uncommitted=uncommitted, asked=asked)
-        if found.source.has_log and properties is not None:
-            raise typer.BadParameter("messages of RabbitMQ have them", param_hint="--properties")
+        own = _of_tables(values)
+        found = moment(spark, path, at, uncommitted=uncommitted, values=own, for_migration=True)
         if is_node:
             queues, count = to_node(found, to, _teller(quiet))
         else:
             queues, count = to_directory(found, Path(to), _generation(form))
         lost = 0
         if not found.source.has_log:
-            lost = count_missing(spark, found.source, asked)
+            lost = count_missing(spark, found.source, found.values)
     told = {"index": found.index} if found.source.has_log else {"lost": lost}
     emit({"to": to, **told, "queues": queues, "tasks": count})
     if lost:
         say(f"{lost:,} messages are missing or damaged; 'penstock verify' lists them")
     if lost or not given.is_complete:
         raise typer.Exit(Exit.DAMAGE)
-
-
-def _with_envelope(properties: str | None) -> bool:
-    if properties not in (None, "envelope", "drop"):
-        raise typer.BadParameter(
-            f"{properties!r} is neither 'envelope' nor 'drop'", param_hint="--properties"
-        )
-    return properties != "drop"
 
 
 def _is_address(to: str) -> bool:

@@ -17,19 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.connection import RETRY_SECONDS
-from penstock.cli.families import (
-    CBOR,
-    CompressOption,
-    EncryptOption,
-    KeyFileOption,
-    Keys,
-    PasswordFileOption,
-    SerializationOption,
-)
+from penstock.cli.family_flags import with_family_flags
 from penstock.cli.output import Exit, emit, say
 from penstock.cli.paths import new_directory
 from penstock.cli.task_input import STDIN, Feed, Reading, Shape, of_arguments
 from penstock.errors import DirectoryLocked, InvalidValue, PathMissing
+from penstock.families.beats.family import CBOR, key_of
+from penstock.families.option import Operation, Values
 from penstock.model import QueueName
 
 if TYPE_CHECKING:
@@ -62,10 +56,10 @@ WhenFullOption = Annotated[
 ]
 
 
+@with_family_flags(Operation.SPOOL)
 def stat(
     directory: Directory,
-    key_file: KeyFileOption = None,
-    password_file: PasswordFileOption = None,
+    values: Values,
 ) -> None:
     """Say how a spool stands; its owner may be at work. The exit code is 1 if something is damaged.
 
@@ -76,7 +70,7 @@ def stat(
     from penstock.spooling.watching import stat
 
     report = _DamageReport()
-    emit(stat(directory, key=_key(key_file, password_file), tell=report))
+    emit(stat(directory, key=key_of(values), tell=report))
     report.exit_if_damaged()
 
 
@@ -95,8 +89,10 @@ class _DamageReport:
             raise typer.Exit(Exit.DAMAGE)
 
 
+@with_family_flags(Operation.SPOOL_PUT)
 def put(
     directory: Directory,
+    values: Values,
     payloads: Annotated[
         list[str] | None,
         typer.Argument(metavar="PAYLOAD", help="A task each; if none, a task a line of stdin."),
@@ -120,11 +116,6 @@ def put(
     max_size: MaxSizeOption = SIZE,
     segment_size: SegmentSizeOption = None,
     when_full: WhenFullOption = "refuse",
-    serialization: SerializationOption = None,
-    compress: CompressOption = False,
-    encrypt: EncryptOption = False,
-    key_file: KeyFileOption = None,
-    password_file: PasswordFileOption = None,
 ) -> None:
     """Put tasks in a spool, from where they are drained to a node; each is durable once it is counted.
 
@@ -143,16 +134,16 @@ def put(
         raise typer.BadParameter("--json reads stdin; give no payloads")
     if queue is None and not json:
         raise typer.BadParameter("name the queue; '' is the default queue", param_hint="--queue")
-    keys = Keys(key_file=key_file, password_file=password_file)
+    is_key_named = "key_file" in values or "password_file" in values
     with _usage():
         settings = spool_settings(
             size=max_size,
             segment_size=segment_size,
             when_full=when_full,
-            serialization=serialization or CBOR,
-            compress=compress,
-            key=keys.read(),
-            encrypt=encrypt or keys.are_named,
+            serialization=values.get("serialization", CBOR),
+            compress="compress" in values,
+            key=key_of(values),
+            encrypt="encrypt" in values or is_key_named,
         )
     reading = Reading([STDIN], Shape.ROWS if json else Shape.LINES, queue=queue, key=key)
     if payloads:
@@ -194,8 +185,10 @@ def _put(
                 counts[queue] += len(part)
 
 
+@with_family_flags(Operation.SPOOL)
 def drain(
     directory: Directory,
+    values: Values,
     to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The node.")],
     queue: Annotated[
         str | None,
@@ -204,8 +197,6 @@ def drain(
     follow: Annotated[
         bool, typer.Option("--follow", help="Do not end; send what others put there.")
     ] = False,
-    key_file: KeyFileOption = None,
-    password_file: PasswordFileOption = None,
 ) -> None:
     """Send what a spool holds to a node, each task once, until nothing is left.
 
@@ -224,7 +215,7 @@ def drain(
     with _usage():
         parse_addresses(to)
         others = None if queue is None else checked_target(queue)
-        secret = _key(key_file, password_file)
+        secret = key_of(values)
         settings = spool_settings(
             size=SIZE, segment_size=None, when_full="refuse", compress=False, key=secret
         )
@@ -312,13 +303,13 @@ class _Draining:
             say(f"{self._count} tasks so far")
 
 
+@with_family_flags(Operation.SPOOL)
 def tail(
     directory: Directory,
+    values: Values,
     follow: Annotated[
         bool, typer.Option("--follow", help="Do not end; show what is put there.")
     ] = False,
-    key_file: KeyFileOption = None,
-    password_file: PasswordFileOption = None,
 ) -> None:
     """Show the events that wait in a spool, as 'penstock tasks' does; its owner may be at work.
 
@@ -331,7 +322,7 @@ def tail(
     from penstock.spooling.watching import Tail
 
     report = _DamageReport()
-    watched = Tail(directory, key=_key(key_file, password_file), tell=report)
+    watched = Tail(directory, key=key_of(values), tell=report)
     while True:
         for row in watched.rows():
             emit(row)
@@ -374,7 +365,3 @@ def _usage() -> Iterator[None]:
         yield
     except InvalidValue as error:
         raise typer.BadParameter(str(error).replace("spool_", "")) from None
-
-
-def _key(key_file: Path | None, password_file: Path | None) -> bytes | None:
-    return Keys(key_file=key_file, password_file=password_file).read()

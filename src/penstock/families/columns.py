@@ -60,6 +60,11 @@ class Kind(StrEnum):
 OK: Final = "ok"
 """The status of what is whole; every other one has a reason."""
 
+MISSING: Final = "missing"
+"""The status of a message that an index knows and that no store holds."""
+
+MISSING_REASON: Final = "the index knows this message, but no store holds it"
+
 
 @cache
 def schema_of(table: Table) -> pa.Schema:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+from penstock.families.option import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,15 @@ class Source:
     written_us: int = 0  # without a log: when the newest of its files was written to
     notice: str | None = None  # names both sets of files, where its directory holds two
     left_out: tuple[str, ...] = ()  # queues that are not read, in words
+    # Without a log: whether removals are known by a position only, and so are in the table of changes, not of entries.
+    removes_by_position: bool = False
+    # Without a log: the statuses of records whose payload is what was stored.
+    whole_statuses: tuple[str, ...] = ("ok",)
+    # Options with which a migration reads its tasks: payloads as an import makes them, the same in every run.
+    migrated_with: Values = field(default_factory=dict)
+    # Whether ``ingest`` sends its tasks to a node, so that every import numbers them alike.
+    is_ingested: bool = False
+    migration_refusal: str | None = None  # why a migration does not read it, and what does
 
     @property
     def size(self) -> int:
@@ -73,3 +86,16 @@ def shown_path(source: str, path: Path) -> str:
     if text == source:
         return path.name
     return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
+
+
+NAMED_MAX: Final = 10
+"""Queues that a message names; rows name all."""
+
+
+def left_out_words(names: Sequence[str], how: str = "left out") -> str:
+    """Return how many queues are not read, and the first of their names."""
+    shown = list(names[:NAMED_MAX])
+    if len(names) > NAMED_MAX:
+        shown.append(f"and {len(names) - NAMED_MAX} more")
+    count = f"{len(names)} queues are" if len(names) > 1 else "1 queue is"
+    return f"{count} not classic and {how}: {', '.join(shown)}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from penstock.client.addresses import parse_addresses
-from penstock.errors import InvalidValue
+from penstock.errors import InvalidOption, InvalidValue
 from penstock.families.columns import Op, Table, schema_of
+from penstock.families.option import Operation, Option, Values
 from penstock.families.values import (
     parse_boolean,
     parse_columns,
@@ -19,7 +20,6 @@ from penstock.families.values import (
     parse_number,
     parse_size,
     parse_text,
-    parse_time_us,
 )
 
 SPLIT_SIZE: Final = 64 * 2**20
@@ -49,15 +49,7 @@ class ReadOptions:
     queues: frozenset[str] | None = None  # the rows of these alone
     ops: frozenset[str] | None = None
     files: frozenset[str] | None = None  # by their paths, as the rows have them
-    vhosts: frozenset[str] | None = None  # of a broker: the rows of these alone
-    # For the table of a broker's tasks, beside those that survive a restart now.
-    include_transient: bool = False
-    include_expired: bool = False
-    as_of_us: int | None = None  # what expires up to this time is expired; None: now
-    envelope: bool = False  # payloads are envelopes: what the broker knew, and the body
-    # Of a spool: where the key of encrypted segments is. A key itself would be shown by every plan.
-    key_file: str | None = None
-    password_file: str | None = None
+    own: Values = field(default_factory=dict)  # options of a family
     columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
     node: str | None = None  # a live node to read from, instead of files
     max_entries: int | None = None  # per trigger of a stream
@@ -97,13 +89,6 @@ KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "queues": ("queues", parse_names),
     "ops": ("ops", _ops),
     "files": ("files", parse_names),
-    "vhosts": ("vhosts", parse_names),
-    "includeTransient": ("include_transient", parse_boolean),
-    "includeExpired": ("include_expired", parse_boolean),
-    "asOf": ("as_of_us", parse_time_us),
-    "envelope": ("envelope", parse_boolean),
-    "keyFile": ("key_file", parse_text),
-    "passwordFile": ("password_file", parse_text),
     "columns": ("columns", parse_columns),
     "node": ("node", parse_text),
     "maxEntriesPerTrigger": ("max_entries", parse_number(1)),
@@ -111,37 +96,20 @@ KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
 }
 
 
-OF_BROKERS: Final = ("vhosts", "includeTransient", "includeExpired", "asOf", "envelope")
-"""What only a broker's files can be asked."""
-
-_OF_BROKERS_TASKS: Final = OF_BROKERS[1:]
-
-OF_SPOOLS: Final = ("keyFile", "passwordFile")
-"""What only a spool can be asked."""
-
-
-def given(options: ReadOptions, names: tuple[str, ...]) -> list[str]:
-    """Return those of the options that are not as they are without being given."""
-    plain = ReadOptions(paths=())
-    return [
-        name for name in names if getattr(options, KNOWN[name][0]) != getattr(plain, KNOWN[name][0])
-    ]
-
-
-def refuse_foreign(source: object, options: ReadOptions, *, but: tuple[str, ...] = ()) -> None:
-    """Raise ``InvalidValue`` for an option that is for files of another family; ``but`` are one's own."""
-    for names, whose in ((OF_BROKERS, "files of RabbitMQ"), (OF_SPOOLS, "spools")):
-        wrong = [] if names == but else given(options, names)
-        if wrong:
-            raise InvalidValue(f"{source}: option {wrong[0]} is for {whose}")
-
-
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Return what the options say. Raises ``InvalidValue`` for one that is unknown or means nothing."""
-    paths = _paths(options)
+    from penstock.families.registry import options_of  # families import this module
+
+    own = {option.table_name: option for _, option in options_of(Operation.TABLES)}
+    known = KNOWN | {name: (name, option.parse) for name, option in own.items()}
     others = {name: value for name, value in options.items() if name.lower() not in PATHS}
-    parsed = ReadOptions(paths=paths, **parse_fields(others, KNOWN))  # type: ignore[arg-type]
+    fields = parse_fields(others, known)
+    values = {own[name].name: fields.pop(name) for name in own if name in fields}
+    # A flag that is off says what its absence says.
+    values = {name: value for name, value in values.items() if value is not False}
+    parsed = ReadOptions(paths=_paths(options), own=values, **fields)  # type: ignore[arg-type]
     _check(parsed)
+    _check_own(parsed, [option for _, option in options_of(Operation.TABLES)])
     return parsed
 
 
@@ -188,20 +156,17 @@ def _check(options: ReadOptions) -> None:
         raise InvalidValue("the table tasks is the state after an entry: use option at")
     if options.table is Table.TASKS and (options.ops is not None or options.files is not None):
         raise InvalidValue("the table tasks has no ops, and is of all files; use option queues")
-    wrong = given(options, _OF_BROKERS_TASKS) if options.table is not Table.TASKS else []
-    if wrong:
-        raise InvalidValue(f"option {wrong[0]} is for the table tasks")
-    if options.key_file is not None and options.password_file is not None:
-        raise InvalidValue("options keyFile and passwordFile were given; a key comes from one")
     if options.node is not None:
         parse_addresses(options.node)
-        wrong = given(options, OF_BROKERS)
-        if wrong:
-            raise InvalidValue(f"option {wrong[0]} is for files of RabbitMQ; a live node has none")
-        wrong = given(options, OF_SPOOLS)
-        if wrong:
-            raise InvalidValue(f"option {wrong[0]} is for spools; a live node has none")
+        if options.own:
+            raise InvalidOption(next(iter(options.own)), "it is for files; a live node has none")
         if options.table is Table.TASKS:
             raise InvalidValue(
                 "a node's tasks are a table of its files; a live one has entries, changes"
             )
+
+
+def _check_own(options: ReadOptions, declared: Sequence[Option]) -> None:
+    for option in declared:
+        if option.name in options.own and option.only_tasks and options.table is not Table.TASKS:
+            raise InvalidOption(option.table_name, "it is for the table tasks")

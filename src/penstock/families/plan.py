@@ -1,8 +1,4 @@
-"""The families of files that tables are made of: what each has to offer, and which one a path belongs to.
-
-A family is a package here: how its files are cut into splits (on the driver, by names, sizes and headers alone),
-and how a split is read into columns (on an executor). Nothing else of the source knows a family by name.
-"""
+"""The splits of a read: which paths it names, how their families cut them, and how small splits share a task."""
 
 from __future__ import annotations
 
@@ -10,16 +6,16 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from penstock.errors import PathMissing, PathRefused, PenstockError, UnknownFormat
-from penstock.families.description import Source
+from penstock.errors import PathMissing, PathRefused
+from penstock.families.family import Split
 from penstock.families.filters import Filters
-from penstock.families.follow import Follower
+from penstock.families.option import Operation
 from penstock.families.options import ReadOptions
+from penstock.families.registry import families, open_files
 from penstock.families.taskflux.location import opened
 
 if TYPE_CHECKING:
@@ -29,66 +25,12 @@ GROUP_MAX: Final = 10_000
 """Pieces that one task reads at most, however small: its list of them travels with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Part of a source that is read by one call. ``plan`` is its family's own, and can be pickled."""
-
-    family: str
-    source: str
-    size: int  # bytes, by which small splits are grouped and a job is balanced
-    plan: Any
-
-
-class Family(Protocol):
-    """What a family has to offer."""
-
-    name: str
-
-    def recognise(self, path: Path) -> Any | None:
-        """Return what stands at a path, or ``None`` if it is nothing of this family.
-
-        Raises ``PenstockError`` for what is of this family and cannot be read at all.
-        """
-        ...
-
-    def describe(self, source: str, found: Any, *, uncommitted: bool) -> Source:
-        """Return what a pipeline needs to know before it reads."""
-        ...
-
-    def plan(self, source: str, found: Any, options: ReadOptions, filters: Filters) -> list[Split]:
-        """Cut what was found into splits; what the filters rule out is left out."""
-        ...
-
-    def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield a split's rows, these columns of them."""
-        ...
-
-    def follow(self, path: Path, options: ReadOptions) -> Follower:
-        """Return what a stream of a path follows. Raises ``PenstockError`` for what has no order, or cannot be asked."""
-        ...
-
-
-def families() -> dict[str, Family]:
-    """Return the families by name."""
-    from penstock.families.beats.family import Beats
-    from penstock.families.rabbitmq.family import RabbitMQ
-    from penstock.families.taskflux.family import TaskFlux
-
-    # Brokers' files and spools are known by their names; TaskFlux's family says what is wrong with all that nobody
-    # knows.
-    known: tuple[Family, ...] = (RabbitMQ(), Beats(), TaskFlux())
-    return {family.name: family for family in known}
-
-
 def plan(options: ReadOptions, filters: Filters) -> list[list[Split]]:
     """Return the splits that make up a read, grouped into tasks. Raises ``PenstockError``."""
     splits: list[Split] = []
     for path in expand(options.paths):
         try:
-            family, found = find(path)
-            splits += family.plan(str(path), found, options, filters)
+            splits += open_files(path, Operation.TABLES, options.own).plan(options, filters)
         except OSError as error:
             raise refusal(path, error) from None
     return group(splits, options.split_size)
@@ -138,22 +80,6 @@ def refusal(path: Path, error: OSError) -> PathRefused:
     return PathRefused(f"{name}: {error.strerror or error}; check that it is there and readable")
 
 
-def find(path: Path) -> tuple[Family, Any]:
-    """Return the family that a path belongs to, and what it found there."""
-    problem: PenstockError | None = None
-    for family in families().values():
-        try:
-            found = family.recognise(path)
-        except (PathRefused, UnknownFormat) as error:
-            problem = error
-            continue
-        if found is not None:
-            return family, found
-    raise problem or PathRefused(
-        f"{path}: nothing that Penstock knows; name a directory of its files"
-    )
-
-
 def edges(path: Path, start: int, end: int, split_size: int) -> Iterator[int]:
     """Yield where the splits of a file begin, but for those that would begin in a hole and hold nothing else.
 
@@ -182,3 +108,15 @@ def group(splits: Sequence[Split], size_max: int) -> list[list[Split]]:
         groups[-1].append(split)
         size += split.size
     return groups
+
+
+def read_splits(
+    splits: Sequence[Split], options: ReadOptions, filters: Filters, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some splits, one after the other."""
+    known = families()
+    for split in splits:
+        try:
+            yield from known[split.family].read(split, options, filters, columns)
+        except OSError as error:  # a node may have removed a file since the read was planned
+            raise refusal(Path(split.source), error) from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -87,12 +87,14 @@ def parse_time_us(value: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def parse_time(value: str) -> int:
-    """Return a time in microseconds since 1970. Raises ``InvalidValue``."""
-    try:
-        return parse_time_us(value)
-    except ValueError as wanted:
-        raise InvalidValue(f"{value!r} is no time; write it as {wanted}") from None
+def format_time_us(time_us: int) -> str:
+    """Return a time as ``parse_time_us`` takes it."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
+
+
+def format_names(names: Iterable[str]) -> str:
+    """Return names as ``parse_names`` takes them."""
+    return json.dumps(sorted(names))
 
 
 def parse_fields(

@@ -13,8 +13,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from socket import socket
 from typing import Final, TypeAlias
+
+from penstock.errors import DependencyMissing
 
 MODULE: Final = "penstock.spark.daemon"
 
@@ -29,10 +32,14 @@ def preload(worker: str) -> None:
     importlib.import_module(worker)
     if worker == "pyspark.sql.worker.lookup_data_sources":
         return  # lists installed sources, and never runs ours
-    for module in ("penstock.spark.source", "penstock.families.taskflux.tables.plan"):
-        importlib.import_module(module)
-    if worker == "pyspark.worker":
-        importlib.import_module("penstock.families.taskflux.tables.scan")
+    importlib.import_module("penstock.spark.source")
+    from penstock.families.registry import FAMILIES
+
+    for family in FAMILIES:
+        with suppress(DependencyMissing):  # a family may need an extra of its own
+            importlib.import_module(f"penstock.families.{family}.tables.plan")
+            if worker == "pyspark.worker":
+                importlib.import_module(f"penstock.families.{family}.tables.scan")
 
 
 def quiet(work: Work) -> Work:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -19,14 +18,14 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidValue
 from penstock.families.columns import schema_of
-from penstock.families.filters import Filters, from_options
+from penstock.families.family import Split
+from penstock.families.filters import from_options
 from penstock.families.options import ReadOptions, parse_options
-from penstock.families.plan import Split, families, plan, refusal
+from penstock.families.plan import plan, read_splits
 from penstock.spark.sink_options import SinkOptions, is_of_sink, parse_sink_options
 from penstock.spark.worker import in_a_sentence, settle
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -168,15 +167,3 @@ class Reader(DataSourceReader):
         assert isinstance(partition, Task)
         yield from read_splits(partition.splits, self._options, self._filters, self._columns)
         settle()
-
-
-def read_splits(
-    splits: Sequence[Split], options: ReadOptions, filters: Filters, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some splits, one after the other."""
-    known = families()
-    for split in splits:
-        try:
-            yield from known[split.family].read(split, options, filters, columns)
-        except OSError as error:  # a node may have removed a file since the read was planned
-            raise refusal(Path(split.source), error) from None

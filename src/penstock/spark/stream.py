@@ -19,12 +19,13 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import InvalidValue
 from penstock.families.columns import Table
+from penstock.families.family import Split
 from penstock.families.filters import from_options
 from penstock.families.follow import Follower, LogFollower, Offset
+from penstock.families.option import Operation
 from penstock.families.options import ReadOptions
-from penstock.families.plan import Split, expand, families, find
-from penstock.families.taskflux.tables.growth import RangePlan
-from penstock.families.taskflux.tables.ranges import read_range as read_from_file
+from penstock.families.plan import expand
+from penstock.families.registry import families, open_files
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
 from penstock.spark.worker import in_a_sentence, settle
@@ -32,7 +33,7 @@ from penstock.spark.worker import in_a_sentence, settle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Plan = RangePlan | NodePlan | Split
+Plan = NodePlan | Split
 
 
 class Stretch(InputPartition):
@@ -110,14 +111,11 @@ def open_follower(options: ReadOptions) -> Follower:
         raise InvalidValue(
             f"a stream follows one log and {len(paths)} were named; make one stream of each"
         )
-    family, _ = find(paths[0])
-    return family.follow(paths[0], options)
+    return open_files(paths[0], Operation.TABLES, options.own).follow(options)
 
 
 def read_plan(plan: Plan, options: ReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task."""
-    if isinstance(plan, RangePlan):
-        return read_from_file(plan, options, columns)
     if isinstance(plan, NodePlan):
         return read_from_node(plan, options, columns)
     return families()[plan.family].read(plan, options, from_options(options), columns)

@@ -10,14 +10,14 @@ import pytest
 
 from penstock import open as open_node
 from penstock.errors import CannotConvert, PathRefused
-from penstock.families.taskflux.convert import FORMATS, convert
+from penstock.families.taskflux.convert import convert
 from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.snapshot import SnapshotLayout
-from penstock.formats.taskflux.variant import Variant
+from penstock.formats.taskflux.variant import VARIANTS, Variant
 from penstock.model import Command, CreateWithPolicy, Enqueue, KeyRange, Policy, QueueName
 from support.at_rest import listed
 from support.command import penstock, refused
@@ -186,10 +186,10 @@ def test_a_directory_is_written_as_every_variant(
 
 
 def test_every_variant_but_the_mix_can_be_asked_for() -> None:
-    assert {variant for variant in Variant if variant not in FORMATS.values()} == {
+    assert {variant for variant in Variant if variant not in VARIANTS.values()} == {
         Variant.TWO_MIXED
     }
-    assert sorted(FORMATS) == [
+    assert sorted(VARIANTS) == [
         f"taskflux-{word}" for word in ("1", "1a", "1b", "1c", "2", "2-code", "3")
     ]
 

@@ -15,7 +15,6 @@ from penstock.spark.pipeline.audit import audit
 from penstock.spark.pipeline.migrate import to_node
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.pipeline.run import run
-from penstock.spark.pipeline.unlogged import AskedOfBroker
 from spark.pipeline.test_run import comparable, live, rows
 from support.beats_spools import BAD_PAYLOAD, TORN, payloads_of, sealed, some_events, spool, stored
 from support.beats_tables import dumped, waiting
@@ -62,14 +61,14 @@ def test_what_waits_in_a_spool_is_a_moment_and_is_not_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     root = str(spooled(tmp_path))
-    found = moment(spark, root, asked=AskedOfBroker())
+    found = moment(spark, root)
     assert found.tasks.count() == len(waiting(Path(root)))
     with pytest.raises(InvalidValue, match="penstock spool drain"):
         to_node(found, "localhost:1", lambda _: None)
     with pytest.raises(InvalidValue, match=r"has no log, .* omit --at"):
         moment(spark, root, 4)
-    with pytest.raises(InvalidValue, match="--vhost is for files of RabbitMQ"):
-        moment(spark, root, asked=AskedOfBroker(vhost="/"))
+    with pytest.raises(InvalidValue, match="vhost"):
+        moment(spark, root, values={"vhost": "/"})
     with pytest.raises(InvalidValue, match="an audit compares copies of a log"):
         audit(spark, [root])
 

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidValue
+from penstock.families.rabbitmq.family import selection_of
 from penstock.families.rabbitmq.ingest import RANGE, plan, read_requests
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.verify import verify
@@ -22,7 +23,7 @@ from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.migrate import to_directory, to_node
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.pipeline.run import run
-from penstock.spark.pipeline.unlogged import AskedOfBroker, count_missing
+from penstock.spark.pipeline.unlogged import count_missing
 from spark.pipeline.test_run import comparable, live, rows
 from support.at_rest import listed
 from support.command import penstock as command
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-ASKED = AskedOfBroker(is_steady=True, envelope=True)
 
 
 def test_all_real_directories_hold_their_truth_and_are_read_whole(
@@ -120,9 +119,9 @@ def test_a_migration_brings_envelopes_in_order_and_repeated_doubles_nothing(
 ) -> None:
     root = broker(tmp_path / "rabbit")
     with NodeProcess(tmp_path / "new").wait_listening() as node:
-        for found in (moment(spark, str(root), asked=ASKED) for _ in range(2)):
+        for found in (moment(spark, str(root), for_migration=True) for _ in range(2)):
             assert to_node(found, node.address, lambda _: None) == (4, 6)
-            assert count_missing(spark, found.source, ASKED) == 1
+            assert count_missing(spark, found.source, found.values) == 1
         with penstock.connect(node.address) as client:
             held = {
                 str(stat.name): [(task.key, *decode_envelope(task.payload)) for task in client.peek(stat.name, 10)]
@@ -154,7 +153,7 @@ def test_two_import_tools_doubled_each_others_messages(spark: SparkSession, tmp_
             }  # fmt: skip
 
     def migrate(node: NodeProcess) -> tuple[int, int]:
-        return to_node(moment(spark, str(root), asked=ASKED), node.address, lambda _: None)
+        return to_node(moment(spark, str(root), for_migration=True), node.address, lambda _: None)
 
     with NodeProcess(tmp_path / "first").wait_listening() as node:
         assert command(*words, node.address).code == 1  # one message is missing
@@ -165,7 +164,7 @@ def test_two_import_tools_doubled_each_others_messages(spark: SparkSession, tmp_
         assert command(*words, node.address).code == 1
         assert held(node) == expected
     with NodeProcess(tmp_path / "third").wait_listening() as node:
-        selection = ASKED.selection(find_sources([str(root)])[0])
+        selection = selection_of(find_sources([str(root)])[0].migrated_with, 0)
         (target,) = [each for each in plan(resolve(root), selection) if each.name == "many~many"]
         ((_, requests, _),) = read_requests([target], selection, tell=lambda _: None)
         with penstock.connect(node.address) as client:
@@ -197,7 +196,7 @@ def test_an_incremental_run_beside_a_log_reads_a_broker_anew(
 
 def test_a_directory_that_a_node_serves_is_written(spark: SparkSession, tmp_path: Path) -> None:
     root, out = broker(tmp_path / "rabbit"), tmp_path / "new"
-    found = moment(spark, str(root), asked=AskedOfBroker(is_steady=True))
+    found = moment(spark, str(root), values={"properties": "drop"}, for_migration=True)
     assert to_directory(found, out, Generation.THREE) == (5, 6)  # the default queue is one
     assert [body for _, _, body in listed(out)] == [b for bodies in BODIES.values() for b in bodies]
     with penstock.open(out) as node:

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from penstock.client.batches import BATCH_SIZE_MAX
 from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
+from penstock.families.description import NAMED_MAX
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.open_files import OpenFiles
-from penstock.families.rabbitmq.other_queues import NAMED_MAX
 from penstock.families.rabbitmq.queue_index import Embedded
 from penstock.families.rabbitmq.read import (
     Bodies,

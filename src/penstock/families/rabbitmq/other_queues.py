@@ -6,7 +6,7 @@ The node's metadata names queues whose directory is missing, and tells the name 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,9 +23,6 @@ from penstock.storage.files import read_whole
 
 METADATA_MAX: Final = 64 * 2**20
 """Bytes of a metadata file that are read. Mnesia empties its log at 4 MiB; a queue's record takes some 300 bytes."""
-
-NAMED_MAX: Final = 10
-"""Queues that a message names; their rows name all."""
 
 LOGS: Final = (
     "rabbit_durable_queue.DCD",
@@ -58,15 +55,6 @@ class OtherQueue:
         name = self.queue.decode("utf-8", "backslashreplace")
         vhost = (self.vhost or b"").decode("utf-8", "backslashreplace")
         return f"{self.type} {name!r} of vhost {vhost!r}"
-
-
-def left_out_words(names: Sequence[str], how: str = "left out") -> str:
-    """Return how many queues are not read, and the first of their names."""
-    shown = list(names[:NAMED_MAX])
-    if len(names) > NAMED_MAX:
-        shown.append(f"and {len(names) - NAMED_MAX} more")
-    count = f"{len(names)} queues are" if len(names) > 1 else "1 queue is"
-    return f"{count} not classic and {how}: {', '.join(shown)}"
 
 
 def find_other_queues(node: Path) -> tuple[OtherQueue, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from penstock.errors import BadData, PathRefused, UnsupportedVersion
+from penstock.families.columns import MISSING
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.open_files import OpenFiles
@@ -24,7 +25,7 @@ from penstock.families.rabbitmq.queue_index import (
     read_index,
 )
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
-from penstock.families.rabbitmq.trouble import BAD_MESSAGE, MISSING, REASONS, Tell, Trouble
+from penstock.families.rabbitmq.trouble import BAD_MESSAGE, REASONS, Tell, Trouble
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import begins_like_message
 from penstock.formats.rabbitmq.messages import Message, decode_message

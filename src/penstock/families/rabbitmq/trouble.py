@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import PathRefused
+from penstock.families.columns import MISSING, MISSING_REASON
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.merge import Anomaly
 
@@ -46,7 +47,6 @@ HARMLESS: Final = frozenset(
     )
 )
 
-MISSING: Final = "missing"  # a message that the index knows and no store holds
 UNREADABLE: Final = "unreadable"  # the system does not let the file be read
 BAD_MESSAGE: Final = "bad-message"  # what should be a message is none
 
@@ -68,7 +68,7 @@ REASONS: Final[dict[str, str]] = {
     queue_v2.SlotStatus.BAD_STATUS.word: "neither a message nor an empty slot",
     queue_v2.SlotStatus.BAD_LOCATION.word: "a location that there is not",
     queue_v2.RecordStatus.BAD_CHECKSUM.word: "the message does not match its checksum",
-    MISSING: "the index knows this message, but no store holds it",
+    MISSING: MISSING_REASON,
 }
 
 HOLE: Final = "zeros: room that was never filled, or a hole"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from penstock.errors import BadData, CannotConvert, CorruptData, ReplayConflict
 from penstock.families.taskflux.applying import Applier, decode
@@ -37,10 +36,6 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
-
-FORMATS: Final = {
-    f"taskflux-{variant.word}": variant for variant in Variant if variant is not Variant.TWO_MIXED
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,51 +1,276 @@
-"""TaskFlux's files as tables: a node's directory or any of its files, of every generation."""
+"""The family of TaskFlux's files, which are the node's own: a directory, or one file of it, of every generation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from penstock.errors import CannotConvert, InvalidOption, PathRefused
 from penstock.families.description import Source
+from penstock.families.family import Outcome, Row, Sending, Split, queue_of, refuse_queue
 from penstock.families.filters import Filters
 from penstock.families.follow import Follower, LogFollower
-from penstock.families.options import ReadOptions, refuse_foreign
-from penstock.families.plan import Split
-from penstock.families.taskflux.location import FAMILY, Target, resolve
-from penstock.families.taskflux.tables.plan import plan_source
+from penstock.families.option import FILES, Kind, Operation, Option, Values
+from penstock.families.options import ReadOptions
+from penstock.families.progress import Progress, no_progress
+from penstock.families.taskflux.location import FAMILY as NAME
+from penstock.families.taskflux.location import Target, resolve
+from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.variant import VARIANTS, Variant
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TITLE: Final = "TaskFlux"
+GENERATION_MAX: Final = 3
+
+OPTIONS: Final = (
+    Option(
+        name="at",
+        kind=Kind.NUMBER,
+        lowest=-1,
+        metavar="INDEX",
+        help="The state after this entry; entries count from 0.",
+        operations=frozenset({Operation.TASKS}),
+    ),
+    Option(
+        name="uncommitted",
+        kind=Kind.FLAG,
+        help="Include entries behind the commit index; for repair also records behind the end of a"
+        " generation 2 log that may be entries of it, or stale.",
+        operations=frozenset({Operation.TASKS, Operation.REPAIR, Operation.CONVERT}),
+    ),
+    Option(
+        name="queue",
+        kind=Kind.TEXT,
+        metavar="NAME",
+        help="Only this queue; '' is the default queue.",
+        operations=frozenset({Operation.TASKS}),
+    ),
+    Option(
+        name="generation",
+        kind=Kind.NUMBER,
+        lowest=1,
+        metavar="N",
+        help="Which files to read, 1, 2 or 3, if PATH holds two sets of them.",
+        operations=FILES | {Operation.PIPELINE},
+    ),
+)
+
 
 class TaskFlux:
-    """The family of the node's own files."""
+    """The family."""
 
-    name = FAMILY
+    name: Final = NAME
+    title: Final = TITLE
+    options: Final = OPTIONS
+    formats: Final = tuple(VARIANTS)
 
-    def recognise(self, path: Path) -> Target:
-        return resolve(path)
+    def detect(self, path: Path) -> bool:
+        del path
+        return True  # the registry asks this family last, and ``open`` names what is wrong
 
-    def describe(self, source: str, found: Target, *, uncommitted: bool) -> Source:
-        from penstock.families.taskflux.tables.description import describe
-
-        return describe(source, found, uncommitted=uncommitted)
-
-    def plan(
-        self, source: str, found: Target, options: ReadOptions, filters: Filters
-    ) -> list[Split]:
-        refuse_foreign(source, options)
-        return plan_source(source, found, options, filters)
+    def open(self, path: Path, values: Values) -> TaskFluxFiles:
+        number = values.get("generation")
+        if number is not None and number > GENERATION_MAX:
+            raise InvalidOption("generation", f"{number} is not 1, 2 or 3")
+        return TaskFluxFiles(resolve(path, None if number is None else Generation(number)))
 
     def read(
         self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
+        from penstock.families.taskflux.tables.growth import RangePlan
+
+        if isinstance(split.plan, RangePlan):
+            from penstock.families.taskflux.tables.ranges import read_range
+
+            return read_range(split.plan, options, columns)
         from penstock.families.taskflux.tables.scan import read_split
 
         return read_split(split, options, filters, columns)
 
-    def follow(self, path: Path, options: ReadOptions) -> Follower:
+
+class TaskFluxFiles:
+    """A directory or a file of TaskFlux, or of ours."""
+
+    def __init__(self, target: Target) -> None:
+        self.path = target.path
+        self._target = target
+
+    @property
+    def root(self) -> Path:
+        return self._target.home or self.path
+
+    @property
+    def notice(self) -> str | None:
+        return self._target.notice
+
+    @property
+    def size(self) -> int:
+        return self._target.size
+
+    def describe(self, *, uncommitted: bool) -> Source:
+        from penstock.families.taskflux.tables.description import describe
+
+        return describe(str(self.path), self._target, uncommitted=uncommitted)
+
+    def check_moment(self, at: int) -> None:
+        from penstock.families.taskflux.read import survey
+        from penstock.families.taskflux.tables.plan import refuse_beyond
+
+        refuse_beyond(survey(self._target), at)
+
+    def inspect(self, outcome: Outcome, progress: Progress) -> Row:
+        from penstock.families.taskflux.inspect import inspect
+
+        row = inspect(self._target, progress=progress)
+        outcome.is_damaged = bool(row["damage"])
+        return row
+
+    def dump(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
+        from penstock.families.taskflux.dump import dump
+
+        for row in dump(self._target, progress=progress):
+            is_whole = row["status"] == "ok" or bool(row.get("harmless"))
+            outcome.is_damaged = outcome.is_damaged or not is_whole
+            yield row
+
+    def tasks(self, values: Values, outcome: Outcome, progress: Progress) -> Iterator[Row]:
+        from penstock.families.taskflux.read import read_history
+        from penstock.families.taskflux.replay import replay
+        from penstock.families.taskflux.rows import encode_payload
+
+        only = queue_of(values)
+        history = read_history(self._target, progress=progress)
+        state = replay(history, at=values.get("at"), uncommitted="uncommitted" in values)
+        if only is not None and only not in state.queues.by_name:
+            refuse_queue(only)
+        outcome.words += [words for words in (state.tail, state.damage, state.undecided) if words]
+        outcome.is_damaged = state.tail is not None or state.damage is not None
+        has_ids = self._target.generation is Generation.THREE
+        for name in sorted(state.queues.by_name):
+            if only is not None and name != only:
+                continue
+            for task_id, key, payload in state.queues.by_name[name].in_order():
+                row = {"queue": name, "key": key, "payload": encode_payload(payload)}
+                yield row | {"id": task_id} if has_ids else row
+
+    def verify(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
+        from penstock.families.taskflux.verify import Summary, verify
+
+        summary = Summary()
+        count = harmless = 0
+        for row in verify(self._target, progress=progress, summary=summary):
+            is_harmless = bool(row.get("harmless"))
+            count, harmless = count + (not is_harmless), harmless + is_harmless
+            yield row
+        held = f"{summary.entries} entries, {summary.queues} queues, {summary.tasks} tasks"
+        places = f"{count} damaged places"
+        if harmless:
+            places += f", {harmless} harmless ones"
+        outcome.words.append(f"{held}, {places}")
+        outcome.is_damaged = count > 0
+
+    def repair(
+        self, out: Path, values: Values, outcome: Outcome, progress: Progress
+    ) -> Iterator[Row]:
+        from penstock.families.taskflux.repair import Repaired, repair
+
+        result = Repaired()
+        uncommitted = "uncommitted" in values
+        yield from repair(self._target, out, result, uncommitted=uncommitted, progress=progress)
+        outcome.is_damaged = result.left > 0
+        held = (
+            f"{result.entries} entries taken along, {result.tasks} tasks in {result.queues} queues"
+        )
+        outcome.words += dict.fromkeys(result.notes)
+        outcome.words.append(f"{out}: {held}; {result.left} places left behind")
+
+    def convert(
+        self, to: str, out: Path, values: Values, outcome: Outcome, progress: Progress
+    ) -> Row:
+        from penstock.families.taskflux.convert import convert
+        from penstock.families.taskflux.read import read_history
+
+        variant = variant_of(to, TITLE)
+        history = read_history(self._target, progress=progress)
+        done = convert(history, variant, out, uncommitted="uncommitted" in values)
+        if done.dropped_extensions or done.dropped_notes:
+            outcome.words.append(
+                f"{done.dropped_extensions} extensions and {done.dropped_notes} notes were dropped: delays, expiries,"
+                " attempts, queue options and the memory of retries do not survive a conversion"
+            )
+        if done.left_uncommitted:
+            outcome.words.append(
+                f"{done.left_uncommitted} uncommitted entries were left out; --uncommitted takes them along"
+            )
+        outcome.words += [words for words in (done.tail, done.undecided) if words]
+        outcome.is_damaged = done.tail is not None
+        row = written(variant, out, done.entries, done.snapshot_index, done.queues, done.tasks)
+        return row | {
+            "left_uncommitted": done.left_uncommitted,
+            "dropped_extensions": done.dropped_extensions,
+            "dropped_notes": done.dropped_notes,
+        }
+
+    def count_parts(self, values: Values) -> int:
+        del values
+        return 0
+
+    def ingest(
+        self,
+        values: Values,
+        outcome: Outcome,
+        *,
+        producer: str | None = None,
+        part: int | None = None,
+        progress: Progress = no_progress,
+    ) -> Iterator[Sending]:
+        del values, outcome, producer, part, progress
+        raise PathRefused(
+            f"{self.path}: --from does not read files of TaskFlux; use 'penstock tasks PATH | penstock enqueue --json',"
+            " or 'penstock pipeline migrate', which can be repeated"
+        )
+
+    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+        from penstock.families.taskflux.tables.plan import plan_source
+
+        return plan_source(str(self.path), self._target, options, filters)
+
+    def follow(self, options: ReadOptions) -> Follower:
         from penstock.families.taskflux.tables.growth import GrowingLog
 
-        refuse_foreign(path, options)
-        return LogFollower(GrowingLog(path), options)
+        return LogFollower(GrowingLog(self.path), options)
+
+
+def variant_of(to: str, source: str) -> Variant:
+    """Return the variant of a format. Raises ``CannotConvert`` for a format that files of ``source`` do not become."""
+    if to not in VARIANTS:
+        raise CannotConvert(
+            f"files of {source} are not written as {to}; choose one of {', '.join(VARIANTS)}"
+        )
+    return VARIANTS[to]
+
+
+def written(
+    variant: Variant,
+    out: Path,
+    entries: int,
+    snapshot_index: int | None,
+    queues: int,
+    tasks: int,
+) -> Row:
+    """Return the row of a conversion into this family."""
+    return {
+        "family": NAME,
+        "generation": int(variant.generation),
+        "path": str(out),
+        "entries": entries,
+        "snapshot_index": snapshot_index,
+        "queues": queues,
+        "tasks": tasks,
+    }
+
+
+FAMILY: Final = TaskFlux()

@@ -42,3 +42,8 @@ WRITTEN: Final = {
     Generation.THREE: Variant.THREE,
 }
 """What a new directory of a generation gets; docs/decisions/0003 says why generation 1 gets its 17-byte metadata."""
+
+VARIANTS: Final = {
+    f"taskflux-{variant.word}": variant for variant in Variant if variant is not Variant.TWO_MIXED
+}
+"""The variants that a conversion writes, by the names that people type."""

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from penstock.errors import Compacted
 from penstock.families.description import Source
-from penstock.families.plan import expand, find
-from penstock.families.taskflux.location import resolve
-from penstock.families.taskflux.read import survey
-from penstock.families.taskflux.tables.plan import refuse_beyond
+from penstock.families.option import Operation, Values
+from penstock.families.plan import expand
+from penstock.families.registry import NO_VALUES, open_files
 
 
-def find_sources(paths: Sequence[str], *, uncommitted: bool = False) -> list[Source]:
+def find_sources(
+    paths: Sequence[str], *, uncommitted: bool = False, values: Values = NO_VALUES
+) -> list[Source]:
     """Return the sources behind some paths. Raises ``PenstockError``."""
-    found = []
-    for path in expand(paths):
-        family, thing = find(path)
-        found.append(family.describe(str(path), thing, uncommitted=uncommitted))
-    return found
+    return [
+        open_files(path, Operation.TABLES, values).describe(uncommitted=uncommitted)
+        for path in expand(paths)
+    ]
 
 
 def check_moment(source: Source, at: int | None) -> None:
@@ -31,4 +31,4 @@ def check_moment(source: Source, at: int | None) -> None:
             f"entry {at} is covered by the snapshot, which holds the state after entry {source.begin};"
             f" ask for --at {source.begin} or later"
         )
-    refuse_beyond(survey(resolve(Path(source.name))), at)
+    open_files(Path(source.name), Operation.TABLES).check_moment(at)

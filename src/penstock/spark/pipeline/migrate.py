@@ -13,10 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.client.blocking import connect
 from penstock.errors import InvalidValue
-from penstock.families.rabbitmq.ingest import Selection, plan, read_requests
-from penstock.families.rabbitmq.location import FAMILY as BROKER
-from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.trouble import ignore
+from penstock.families.family import Outcome
+from penstock.families.option import Operation, Values
+from penstock.families.registry import open_files
 from penstock.families.sending import send_numbered
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
@@ -24,7 +23,6 @@ from penstock.protocol.version2 import Enqueue
 from penstock.spark.pipeline.moment import Moment
 from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.snapshot import write_snapshot
-from penstock.spark.pipeline.unlogged import SPOOL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 def to_directory(moment: Moment, out: Path, generation: Generation) -> tuple[int, int]:
     """Write a directory that a node serves; return how many queues and tasks it holds."""
-    _refuse_spool(moment)
+    _refuse(moment)
     return write_snapshot(replace(moment, tasks=_fitting(moment)), out, generation=generation)
 
 
@@ -40,10 +38,10 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
     """Put the tasks into a node, queue by queue in the order of delivery; return how many queues and tasks.
 
     Queues that the node lacks are made with their policies. A migration that was cut off can be repeated: its
-    requests carry numbers made of the source and the entry, so what arrived before is not taken twice. Messages of a
-    broker are sent by the requests of ``penstock enqueue --from``, so that either finishes what the other began.
+    requests carry numbers made of the source and the entry, so what arrived before is not taken twice. A family that has
+    an import of its own sends the requests of ``penstock enqueue --from``, so that either finishes what the other began.
     """
-    _refuse_spool(moment)
+    _refuse(moment)
     queues = moment.lives.select("queue", "policy").orderBy("queue").collect()
     with connect(node) as client:
         for row in queues:
@@ -58,8 +56,8 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
                 )
     count = _fitting(moment).count()
     say(f"moving {count:,} tasks of {len(queues)} queues")
-    if moment.source.family == BROKER:
-        return len(queues), _send_messages(moment, node, say)
+    if moment.source.is_ingested:
+        return len(queues), _ingest(moment, node, say)
     name = f"{moment.source.name}\n{moment.index}\n{moment.term}"
     application = "migrate-" + hashlib.sha256(name.encode()).hexdigest()[:24]
     # One partition a queue at least: the order within a key must hold.
@@ -77,13 +75,10 @@ def to_node(moment: Moment, node: str, say: Callable[[str], None]) -> tuple[int,
     return len(queues), count
 
 
-def _refuse_spool(moment: Moment) -> None:
-    """Raise ``InvalidValue`` for a spool: its rows are events, of which ours have tasks inside, with times of their own."""
-    if moment.source.family == SPOOL:
-        raise InvalidValue(
-            f"{moment.source.name}: tasks of a spool are brought to a node by 'penstock spool drain', or by 'penstock"
-            " enqueue --from', which keep their delays; a pipeline reads them"
-        )
+def _refuse(moment: Moment) -> None:
+    """Raise ``InvalidValue`` for a source whose tasks are moved by another command."""
+    if moment.source.migration_refusal is not None:
+        raise InvalidValue(moment.source.migration_refusal)
 
 
 def _fitting(moment: Moment) -> DataFrame:
@@ -92,15 +87,15 @@ def _fitting(moment: Moment) -> DataFrame:
     return moment.tasks if moment.source.has_log else moment.tasks.where(is_fitting)
 
 
-# --- messages of a broker ------------------------------------------------------------------------
+# --- sources with an import of their own ---------------------------------------------------------
 
 
-def _send_messages(moment: Moment, node: str, say: Callable[[str], None]) -> int:
-    """Send the messages of a broker's files, each queue by one task of Spark; return how many."""
-    path, selection = moment.source.name, moment.asked.selection(moment.source)
-    count = len(plan(resolve(Path(path)), selection))
+def _ingest(moment: Moment, node: str, say: Callable[[str], None]) -> int:
+    """Send what the family's own import sends, each part by one task of Spark; return how many tasks."""
+    path, values = moment.source.name, moment.values
+    count = open_files(Path(path), Operation.INGEST, values).count_parts(values)
     context = moment.tasks.sparkSession.sparkContext
-    send = partial(_send_queue, path, selection, node)
+    send = partial(_ingest_part, path, dict(values), node)
     sent = context.parallelize(range(count), count).map(send).collect()
     too_large = sum(left for _, left in sent)
     if too_large:
@@ -108,9 +103,9 @@ def _send_messages(moment: Moment, node: str, say: Callable[[str], None]) -> int
     return sum(tasks for tasks, _ in sent)
 
 
-def _send_queue(path: str, selection: Selection, node: str, number: int) -> tuple[int, int]:
-    """Send the messages of one of the planned queues; return how many, and how many are too large."""
-    target = plan(resolve(Path(path)), selection)[number]
+def _ingest_part(path: str, values: Values, node: str, part: int) -> tuple[int, int]:
+    """Send one part; return how many tasks, and how many messages are too large."""
+    files = open_files(Path(path), Operation.INGEST, values)
     tasks = too_large = 0
 
     def counted(requests: Iterator[Enqueue]) -> Iterator[Enqueue]:
@@ -120,7 +115,7 @@ def _send_queue(path: str, selection: Selection, node: str, number: int) -> tupl
             yield request
 
     with connect(node) as client:
-        for queue, requests, left in read_requests([target], selection, tell=ignore):
-            send_numbered(client, counted(requests), f"queue {queue!r}")
-            too_large += left.too_large
+        for sending in files.ingest(values, Outcome(), part=part):
+            send_numbered(client, counted(sending.requests), sending.owner)
+            too_large += sending.left.too_large
     return tasks, too_large

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 from penstock.errors import CorruptData, InvalidValue, OutOfRange
 from penstock.families.columns import Op
 from penstock.families.description import Source
+from penstock.families.option import Values
+from penstock.families.registry import NO_VALUES
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
@@ -25,7 +27,6 @@ from penstock.spark.pipeline.histories import (
     with_payloads,
 )
 from penstock.spark.pipeline.inputs import check_moment, find_sources
-from penstock.spark.pipeline.unlogged import AskedOfBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +41,9 @@ class Moment:
     term: int
     tasks: DataFrame  # those that waited
     lives: DataFrame  # the queues that lived
-    # Without a log: which messages these are.
-    asked: AskedOfBroker = field(default_factory=AskedOfBroker)
+    values: Values = field(
+        default_factory=dict
+    )  # without a log: the options that select these tasks
 
 
 def moment(
@@ -50,18 +52,20 @@ def moment(
     at: int | None = None,
     *,
     uncommitted: bool = False,
-    asked: AskedOfBroker | None = None,
+    values: Values = NO_VALUES,
+    for_migration: bool = False,
 ) -> Moment:
     """Return the state after entry ``at``, or after the last that counts. Raises ``PenstockError``.
 
     As strict as ``penstock tasks``: damage in the way stops it, for a state that skips an entry never was. Of a source
-    without a log it is what its files hold now; ``asked`` says which of it.
+    without a log it is what its files hold now; ``values`` are options of the family. ``for_migration`` makes the state the
+    same in every run, with payloads as an import makes them.
     """
-    (source,) = find_sources([path], uncommitted=uncommitted)
+    (source,) = find_sources([path], uncommitted=uncommitted, values=values)
     if not source.has_log:
-        return _without_log(spark, source, at, asked or AskedOfBroker())
-    if asked is not None:
-        asked.refuse(path)
+        return _without_log(
+            spark, source, at, {**source.migrated_with, **values} if for_migration else values
+        )
     check_moment(source, at)
     stop = at if at is not None else source.commit
     read = _Read(spark, path)
@@ -92,9 +96,7 @@ def moment(
     )
 
 
-def _without_log(
-    spark: SparkSession, source: Source, at: int | None, asked: AskedOfBroker
-) -> Moment:
+def _without_log(spark: SparkSession, source: Source, at: int | None, values: Values) -> Moment:
     if at is not None:
         raise InvalidValue(
             f"{source.name}: {source.words} has no log, so only its present state is known; omit --at"
@@ -103,16 +105,14 @@ def _without_log(
         raise InvalidValue(
             f"{source.name}: {source.words} has no queues; name a node, vhost or queue"
         )
-    if source.family == unlogged.SPOOL:
-        asked.refuse(source.name)
-    tasks = unlogged.tasks_of(spark, [source], asked.options(source))
+    tasks = unlogged.tasks_of(spark, [source], [values])
     return Moment(
         source=source,
         index=-1,
         term=0,
         tasks=tasks,
-        lives=unlogged.lives_of(spark, [source], tasks, vhost=asked.vhost),
-        asked=asked,
+        lives=unlogged.lives_of(spark, [source], tasks, vhost=values.get("vhost")),
+        values=values,
     )
 
 

@@ -446,8 +446,8 @@ class _Work:
         waiting = histories.where("ended_index is null")
         tasks = with_payloads(waiting, changes.of("add"), beginning.state.open)
         if self._unlogged:
-            as_of = {"asOf": unlogged.iso_time(self._as_of_us)}
-            theirs = unlogged.tasks_of(self._spark, self._unlogged, as_of)
+            values = [unlogged.values_at(source, self._as_of_us) for source in self._unlogged]
+            theirs = unlogged.tasks_of(self._spark, self._unlogged, values)
             tasks = tasks.unionByName(theirs)
         self._write(self._by(tasks), "tasks", *_QUEUES)
 

@@ -6,27 +6,18 @@ tasks are those that its family lists; counts are over the records that are stil
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.errors import InvalidValue
-from penstock.families.beats.location import FAMILY
-from penstock.families.beats.trouble import BAD_END, BAD_EVENT
-from penstock.families.columns import OK
+from penstock.families.columns import MISSING, MISSING_REASON
 from penstock.families.description import Source
-from penstock.families.rabbitmq.ingest import Selection
-from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.trouble import MISSING, REASONS
-from penstock.families.values import parse_time
+from penstock.families.option import Values
+from penstock.families.registry import families
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA
 from penstock.spark.pipeline.small import small_table
@@ -34,80 +25,37 @@ from penstock.spark.pipeline.small import small_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+AS_OF: Final = "as_of"
+"""The option that says when messages have expired."""
+
 MESSAGE: Final = ("source", "queue", "key", "task_id")
 """What a message is known by: numbers are of one queue, and of one of its priorities."""
 
-SPOOL: Final = FAMILY
-"""The family whose queues only its rows tell, and whose removals are not among its entries."""
+
+def table_options(source: Source, values: Values) -> dict[str, str]:
+    """Return values as the options of a read of a source's tasks."""
+    declared = {option.name: option for option in families()[source.family].options}
+    return {declared[name].table_name: declared[name].text(value) for name, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedOfBroker:
-    """Which messages of a broker's directory are asked for, and how they are shown."""
-
-    vhost: str | None = None
-    include_transient: bool = False
-    include_expired: bool = False
-    as_of: str | None = None  # None: now
-    # What has expired is judged by when the files were written last, and so is the same in every run.
-    is_steady: bool = False
-    envelope: bool = False  # payloads are envelopes
-
-    def as_of_us(self, source: Source) -> int:
-        """Return the time up to which messages have expired. Raises ``InvalidValue``."""
-        if self.as_of is not None:
-            return parse_time(self.as_of)
-        return source.written_us if self.is_steady else time.time_ns() // 1000
-
-    def options(self, source: Source) -> dict[str, str]:
-        """Return the options of the table of tasks. Raises ``InvalidValue``."""
-        options = {
-            "includeTransient": str(self.include_transient),
-            "includeExpired": str(self.include_expired),
-            "envelope": str(self.envelope),
-            "asOf": iso_time(self.as_of_us(source)),
-        }
-        return options if self.vhost is None else options | {"vhosts": json.dumps([self.vhost])}
-
-    def selection(self, source: Source) -> Selection:
-        """Return the same choice as an import takes it. Raises ``InvalidValue``."""
-        return Selection(
-            wanted=Wanted(
-                as_of_us=self.as_of_us(source),
-                transient=self.include_transient,
-                expired=self.include_expired,
-            ),
-            vhost=None if self.vhost is None else self.vhost.encode("utf-8", "surrogateescape"),
-            with_envelope=self.envelope,
-        )
-
-    def refuse(self, path: str) -> None:
-        """Raise ``InvalidValue`` if something is asked for that only a broker's directory knows."""
-        names = {"vhost": self.vhost, "include-transient": self.include_transient}
-        names |= {"include-expired": self.include_expired, "as-of": self.as_of}
-        for name, value in names.items():
-            if value:
-                raise InvalidValue(f"{path}: --{name} is for files of RabbitMQ; omit it")
-
-
-def iso_time(time_us: int) -> str:
-    """Return a time as the option ``asOf`` takes it."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
+def values_at(source: Source, time_us: int) -> Values:
+    """Return the options with which tasks of a source are those of a time, if its tasks expire by a clock."""
+    names = {option.name for option in families()[source.family].options}
+    return {AS_OF: time_us} if AS_OF in names else {}
 
 
 def changes_of(spark: SparkSession, entries: DataFrame, sources: Sequence[Source]) -> DataFrame:
     """Return the records of some sources that change a queue; a message that cannot be read has no payload."""
     names = [source.name for source in sources]
     theirs = entries.where(F.col("source").isin(*names) & F.col("op").isNotNull())
-    # The payload of a spool's frame is what was stored, whether it can be decoded or not.
-    payload = F.when(F.col("status").isin(OK, BAD_END, BAD_EVENT), F.col("payload"))
+    whole = sorted({status for source in sources for status in source.whole_statuses})
+    payload = F.when(F.col("status").isin(*whole), F.col("payload"))
     changes = theirs.withColumn("payload", payload).select(*CHANGES)
-    spools = [source.name for source in sources if source.family == SPOOL]
-    if not spools:
+    positioned = [source.name for source in sources if source.removes_by_position]
+    if not positioned:
         return changes
-    # What was removed from a spool is told by its position, which is no entry.
     reader = spark.read.format("penstock").option("table", "changes").option("ops", "remove")
-    return changes.unionByName(reader.load(spools).select(*CHANGES))
+    return changes.unionByName(reader.load(positioned).select(*CHANGES))
 
 
 def lives_of(
@@ -132,22 +80,19 @@ def lives_of(
     return small_table(spark, listed, LIVES_SCHEMA)
 
 
-def tasks_of(
-    spark: SparkSession, sources: Sequence[Source], options: Mapping[str, str]
-) -> DataFrame:
-    """Return the tasks of some sources, as those are that wait in a history; ``options`` are for brokers' files."""
+def tasks_of(spark: SparkSession, sources: Sequence[Source], values: Sequence[Values]) -> DataFrame:
+    """Return the tasks of some sources, as those are that wait in a history; each source has its own options."""
     columns = "source,queue,key,task_id,log_index,payload"
     tasks = [small_table(spark, [], OPEN_SCHEMA)]
-    for is_spool in (False, True):
-        names = [
-            source.name
-            for source in sources
-            if (source.family == SPOOL) is is_spool and source.queues != ()
-        ]
-        if names:
-            reader = spark.read.format("penstock").option("table", "tasks")
-            reader = reader.option("columns", columns).options(**({} if is_spool else options))
-            tasks.append(_as_open(reader.load(names)))
+    names: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for source, own in zip(sources, values, strict=True):
+        if source.queues != ():
+            options = tuple(sorted(table_options(source, own).items()))
+            names.setdefault(options, []).append(source.name)
+    for options, paths in names.items():
+        reader = spark.read.format("penstock").option("table", "tasks")
+        reader = reader.option("columns", columns).options(**dict(options))
+        tasks.append(_as_open(reader.load(paths)))
     return reduce(lambda one, other: one.unionByName(other), tasks)
 
 
@@ -197,22 +142,24 @@ def missing(records: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
     lost = elsewhere.join(gone, list(MESSAGE), "left_anti").join(found, list(MESSAGE), "left_anti")
     return lost.select(
         "source", "family", "path", "offset", "size", "log_index",
-        F.lit(MISSING).alias("status"), F.lit(REASONS[MISSING]).alias("reason"),
+        F.lit(MISSING).alias("status"), F.lit(MISSING_REASON).alias("reason"),
     )  # fmt: skip
 
 
-def count_missing(spark: SparkSession, source: Source, asked: AskedOfBroker) -> int:
+def count_missing(spark: SparkSession, source: Source, values: Values) -> int:
     """Return how many messages of a source are lost: no store holds them, or they cannot be read."""
-    vhosts = {} if asked.vhost is None else {"vhosts": json.dumps([asked.vhost])}
+    declared = {option.name: option for option in families()[source.family].options}
+    everywhere = {name: v for name, v in values.items() if not declared[name].only_tasks}
 
-    def read(table: str, columns: Sequence[str], options: Mapping[str, str]) -> DataFrame:
+    def read(table: str, columns: Sequence[str], own: Values) -> DataFrame:
         reader = spark.read.format("penstock").option("table", table)
-        return reader.option("columns", ",".join(columns)).options(**options).load(source.name)
+        reader = reader.option("columns", ",".join(columns)).options(**table_options(source, own))
+        return reader.load(source.name)
 
     place = ("family", "path", "offset", "size", "log_index")
-    records = read("changes", (*MESSAGE, *place, "op", "properties"), vhosts)
-    tasks = read("tasks", MESSAGE, asked.options(source))
-    return missing(records, tasks, asked.as_of_us(source)).count()
+    records = read("changes", (*MESSAGE, *place, "op", "properties"), everywhere)
+    tasks = read("tasks", MESSAGE, values)
+    return missing(records, tasks, values.get(AS_OF, 0)).count()
 
 
 def numbered(tasks: DataFrame) -> DataFrame:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from penstock.families.beats.location import FAMILY, Location
 from penstock.families.beats.tasks import refuse_state
+from penstock.families.beats.trouble import BAD_END, BAD_EVENT
+from penstock.families.columns import OK
 from penstock.families.description import File, Source, shown_path
 
 
@@ -34,6 +36,10 @@ def describe(name: str, location: Location) -> Source:
         is_decided=False,
         has_log=False,
         queues=None,
+        removes_by_position=True,
+        whole_statuses=(OK, BAD_END, BAD_EVENT),
+        migration_refusal=f"{name}: tasks of a spool are brought to a node by 'penstock spool drain', or by 'penstock"
+        " enqueue --from', which keep their delays; a pipeline reads them",
         written_us=max((written for _, (_, written) in looks), default=0) // 1000,
     )
 

@@ -30,9 +30,10 @@ from penstock.families.beats.tables.read import end_of_growing, read_segment
 from penstock.families.beats.trouble import GONE, Trouble
 from penstock.families.columns import Table
 from penstock.families.description import shown_path
+from penstock.families.family import Split
 from penstock.families.follow import Offset
-from penstock.families.options import ReadOptions, given
-from penstock.families.plan import Split, refusal
+from penstock.families.options import ReadOptions
+from penstock.families.plan import refusal
 from penstock.families.taskflux.location import FILES
 from penstock.formats.beats.frame_scan import FrameColumns, Place, Verdict
 from penstock.storage.files import File
@@ -62,10 +63,9 @@ class GrowingSpool:
                 f"{path}: what was removed from a spool only state.dat tells, which has no history: a stream of it is"
                 " of entries"
             )
-        wrong = given(options, ("startingIndex", "endingIndex"))
-        if wrong:
+        if options.starting_index is not None or options.ending_index is not None:
             raise InvalidValue(
-                f"{path}: a stream of a spool is of all frames; omit option {wrong[0]}"
+                f"{path}: a stream of a spool is of all frames; omit startingIndex and endingIndex"
             )
         self._newest: _Newest | None = None
         # Where the last segment ended that was read to its end and then went away.

@@ -18,9 +18,8 @@ def key_for(path: Path, kind: Options, options: ReadOptions) -> bytes | None:
     """
     if not kind & Options.ENCRYPTED:
         return None
-    key_file = None if options.key_file is None else Path(options.key_file)
-    password_file = None if options.password_file is None else Path(options.password_file)
-    key = read_key(key_file, password_file, os.environ)
+    own = options.own
+    key = read_key(own.get("key_file"), own.get("password_file"), os.environ)
     if key is None:
         raise InvalidValue(
             f"{path}: is encrypted; name a file with its key, option keyFile or passwordFile, or set the variable"

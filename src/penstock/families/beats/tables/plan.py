@@ -20,9 +20,10 @@ from penstock.families.beats.tasks import refuse_state
 from penstock.families.beats.trouble import GONE, TORN, UNREADABLE, UNSUPPORTED, Trouble, words_of
 from penstock.families.columns import Op, Table
 from penstock.families.description import shown_path
+from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.plan import Split, edges
+from penstock.families.plan import edges
 from penstock.families.taskflux.location import opened
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State

@@ -26,9 +26,9 @@ from penstock.families.beats.trouble import (
     words_of,
 )
 from penstock.families.columns import OK, Kind, Op, Table, schema_of
+from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.plan import Split
 from penstock.families.properties import Property, properties
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
 from penstock.formats.beats.frame_scan import FrameColumns, Verdict

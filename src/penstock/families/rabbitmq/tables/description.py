@@ -41,6 +41,8 @@ def describe(name: str, location: Location) -> Source:
         if location.kind in STORES
         else tuple(SourceQueue(*each) for each in sorted(queues.items())),
         written_us=last_write_us(location),
+        migrated_with={"as_of": last_write_us(location), "properties": "envelope"},
+        is_ingested=True,
         left_out=tuple(other.words for other in location.others),
     )
 

@@ -21,9 +21,9 @@ from typing import Final
 from penstock.errors import CannotConvert, InvalidValue, PathRefused
 from penstock.families.columns import Table
 from penstock.families.description import shown_path
+from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.plan import Split
 from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
 from penstock.families.rabbitmq.trouble import Trouble
@@ -104,7 +104,7 @@ def plan_source(
 def _trouble_splits(
     source: str, location: Location, options: ReadOptions, filters: Filters
 ) -> list[Split]:
-    is_told = options.table is Table.ENTRIES and filters.is_open and options.vhosts is None
+    is_told = options.table is Table.ENTRIES and filters.is_open and "vhost" not in options.own
     if not is_told and options.mode is not Mode.FAILFAST:
         return []
     troubles = tuple((shown_path(source, each.path), each) for each in location.troubles)
@@ -137,14 +137,14 @@ def _file_plans(
 
 def is_wanted(vhost: Vhost, queue: Queue, options: ReadOptions, filters: Filters) -> bool:
     """Return whether rows of a queue are wanted."""
-    if options.vhosts is not None and vhost_of(vhost, queue) not in options.vhosts:
+    if "vhost" in options.own and vhost_of(vhost, queue) != options.own["vhost"]:
         return False
     return filters.queues is None or queue_of(vhost, queue) in filters.queues
 
 
 def _is_wanted_vhost(vhost: Vhost, options: ReadOptions) -> bool:
-    return options.vhosts is None or (
-        vhost.name is not None and text_of(vhost.name) in options.vhosts
+    return "vhost" not in options.own or (
+        vhost.name is not None and text_of(vhost.name) == options.own["vhost"]
     )
 
 
@@ -214,7 +214,7 @@ def _queue_splits(
             " directory or the node's, or read the table entries"
         )
     _check_names(location)
-    as_of_us = time.time_ns() // 1000 if options.as_of_us is None else options.as_of_us
+    as_of_us = options.own.get("as_of", time.time_ns() // 1000)
     # One file is loaded as one: nothing else of its queue is to be looked at.
     alone = str(location.path) if location.path.is_file() else None
     return [

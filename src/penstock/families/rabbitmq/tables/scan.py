@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadData, CorruptData, InvalidValue, PathRefused
 from penstock.families import arrow
 from penstock.families.columns import Kind, Op, Table, schema_of
+from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.plan import Split
 from penstock.families.properties import Property, hexadecimal, properties
 from penstock.families.rabbitmq.location import FAMILY
 from penstock.families.rabbitmq.tables import files

@@ -47,8 +47,8 @@ def read(
     part = _Part(source, plan, vhost, queue, options)
     wanted = Wanted(
         as_of_us=plan.as_of_us,
-        transient=options.include_transient,
-        expired=options.include_expired,
+        transient="include_transient" in options.own,
+        expired="include_expired" in options.own,
     )
     with OpenFiles() as files:
         bodies = _SharedBodies(vhost=vhost, files=files, tell=ignore)
@@ -132,7 +132,11 @@ class _Part:
             case "log_index" | "task_id":
                 return arrow.numbers(messages.sequence, everywhere)
             case "payload":
-                return told.envelopes() if self._options.envelope else told.bodies()
+                return (
+                    told.envelopes()
+                    if self._options.own.get("properties") == "envelope"
+                    else told.bodies()
+                )
             case "properties":
                 return told.properties()
             case "event_time":

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, CorruptData, PathRefused
 from penstock.families.description import shown_path
+from penstock.families.family import Split
 from penstock.families.plan import refusal
-from penstock.families.taskflux.location import FILES, opened, read_sync_point, resolve
+from penstock.families.taskflux.location import FAMILY, FILES, opened, read_sync_point, resolve
 from penstock.families.taskflux.read import survey
 from penstock.families.taskflux.tables.scan import is_record_of
 from penstock.formats.taskflux.generation import Generation
@@ -136,8 +137,13 @@ class GrowingLog:
             self._held.close()
             self._held = None
 
-    def plan(self, first: int, last: int) -> list[RangePlan]:
-        """Return the entries from ``first`` to ``last``, by file: the same plans for the same two, always."""
+    def plan(self, first: int, last: int) -> list[Split]:
+        """Return the entries from ``first`` to ``last``, by file: the same splits for the same two, always."""
+        ranges = self.ranges(first, last)
+        return [Split(family=FAMILY, source=self.name, size=1, plan=one) for one in ranges]
+
+    def ranges(self, first: int, last: int) -> list[RangePlan]:
+        """Return the same as plans."""
         plans: list[RangePlan] = []
         segments = self._extent.segments
         ends = [*(following.first for following in segments[1:]), last + 1]

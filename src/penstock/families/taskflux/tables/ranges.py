@@ -59,7 +59,7 @@ def _find_again(plan: RangePlan, looks: int) -> list[RangePlan]:
                 f"{plan.path}: entries {plan.first} to {max(first, plan.first + 1) - 1} were compacted away"
                 " before they were read"
             )
-        return log.plan(plan.first, plan.last)
+        return log.ranges(plan.first, plan.last)
     finally:
         log.close()
 

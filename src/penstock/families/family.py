@@ -1,0 +1,178 @@
+"""The protocol of a family of files: what the command line, the tables and Spark ask of it.
+
+A family is a directory of this package, named in ``registry.FAMILIES``, whose module ``family`` has an instance ``FAMILY``.
+Nothing outside the directory knows the family by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from penstock.errors import InvalidOption, InvalidQueueName, QueueMissing
+from penstock.families.description import Source
+from penstock.families.filters import Filters
+from penstock.families.follow import Follower
+from penstock.families.option import Option, Values
+from penstock.families.options import ReadOptions
+from penstock.families.progress import Progress, no_progress
+from penstock.model import QueueName
+from penstock.protocol.version2 import Enqueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A part of a source that one call reads. ``plan`` is the family's own, and can be pickled."""
+
+    family: str
+    source: str
+    size: int  # bytes, by which small splits are grouped and a job is balanced
+    plan: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What an operation reports beside its rows. It is complete when the rows are used up."""
+
+    words: list[str] = field(default_factory=list)  # sentences for people
+    is_damaged: bool = False
+    is_complete: bool = True  # False if queues are not read, and the caller did not accept that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """Requests that enqueue tasks, numbered alike in every run; the first needs ``queue``, the others no new one."""
+
+    queue: QueueName
+    requests: Iterator[Enqueue]
+    left: Any  # a dataclass of counts: what is left out, and why; complete when the requests are used up
+    owner: str  # whose other messages an earlier run may have sent
+
+
+class Files(Protocol):
+    """The files of one family at one path."""
+
+    path: Path
+
+    @property
+    def root(self) -> Path:
+        """A path that opens the same files without options."""
+        ...
+
+    @property
+    def notice(self) -> str | None:
+        """What people must know before the files are read."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The bytes that a full read reads."""
+        ...
+
+    def describe(self, *, uncommitted: bool) -> Source:
+        """Return what a pipeline needs to know before it reads."""
+        ...
+
+    def check_moment(self, at: int) -> None:
+        """Raise ``PenstockError`` if the files have no state after entry ``at``."""
+        ...
+
+    def inspect(self, outcome: Outcome, progress: Progress) -> Row: ...
+
+    def dump(self, outcome: Outcome, progress: Progress) -> Iterator[Row]: ...
+
+    def tasks(
+        self, values: Values, outcome: Outcome, progress: Progress
+    ) -> Iterator[Row | memoryview]:
+        """Yield rows, or many rows at a time as the lines that they are printed as."""
+        ...
+
+    def verify(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
+        """Yield the damage as rows. The first of the words is a summary."""
+        ...
+
+    def repair(
+        self, out: Path, values: Values, outcome: Outcome, progress: Progress
+    ) -> Iterator[Row]: ...
+
+    def convert(
+        self, to: str, out: Path, values: Values, outcome: Outcome, progress: Progress
+    ) -> Row: ...
+
+    def count_parts(self, values: Values) -> int:
+        """Return how many parts can be ingested side by side."""
+        ...
+
+    def ingest(
+        self,
+        values: Values,
+        outcome: Outcome,
+        *,
+        producer: str | None = None,
+        part: int | None = None,
+        progress: Progress = no_progress,
+    ) -> Iterator[Sending]:
+        """Return what is to be sent to a node, all of it or one part. Raises ``PenstockError`` before a node is asked."""
+        ...
+
+    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+        """Cut the files into splits by names, sizes and headers; omit what the filters rule out."""
+        ...
+
+    def follow(self, options: ReadOptions) -> Follower:
+        """Return what a stream follows. Raises ``PenstockError`` for files without an order."""
+        ...
+
+
+class Family(Protocol):
+    """What a family has to offer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str:
+        """The name of the system whose files these are."""
+        ...
+
+    @property
+    def options(self) -> tuple[Option, ...]: ...
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats that a conversion can write, by the names that people type."""
+        ...
+
+    def detect(self, path: Path) -> bool:
+        """Return whether the files at a path look like this family's."""
+        ...
+
+    def open(self, path: Path, values: Values) -> Files:
+        """Return the files at a path. Raises ``PathRefused``, ``BadData`` or ``InvalidValue``."""
+        ...
+
+    def read(
+        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split, these columns of them."""
+        ...
+
+
+def queue_of(values: Values) -> QueueName | None:
+    """Return the queue that was asked for. Raises ``InvalidOption``."""
+    try:
+        return None if "queue" not in values else QueueName(values["queue"])
+    except InvalidQueueName as error:
+        raise InvalidOption("queue", str(error)) from None
+
+
+def refuse_queue(name: str) -> NoReturn:
+    """Raise ``QueueMissing`` for a queue that the files do not have."""
+    raise QueueMissing(f"there is no queue {name!r}; omit --queue to see all queues")
