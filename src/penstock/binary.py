@@ -95,7 +95,11 @@ class Reader:
         return value
 
     def byte(self, what: str = "a byte") -> int:
-        return self.take(1, what)[0]
+        offset = self.offset
+        if offset >= self.end:
+            return self.take(1, what)[0]  # raises: it says what is missing
+        self.offset = offset + 1
+        return self.data[offset]
 
     def boolean(self, what: str = "a boolean") -> bool:
         return self.byte(what) != 0

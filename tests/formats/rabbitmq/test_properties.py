@@ -25,6 +25,7 @@ from penstock.formats.rabbitmq.properties import (
     decode_table,
     encode_properties,
     encode_table,
+    json_of_block,
     json_of_properties,
     properties_of_json,
     properties_of_term,
@@ -218,8 +219,9 @@ def test_all_properties_come_back_from_bytes_terms_and_json(found: Properties) -
     assert decode_properties(encode_properties(found)) == found
     term = decode_term(encode_term(term_of_properties(found)), views=True)
     assert properties_of_term(term) == found
-    text = json.dumps(json_of_properties(found), allow_nan=False)
-    assert properties_of_json(json.loads(text)) == found
+    shown = json_of_properties(found)
+    assert json_of_block(encode_properties(found)) == shown
+    assert properties_of_json(json.loads(json.dumps(shown, allow_nan=False))) == found
 
 
 def test_the_sample_comes_back() -> None:
@@ -242,10 +244,13 @@ def test_a_flipped_bit_gives_properties_or_bad_data() -> None:
     refused = 0
     for bit in range(8 * len(data)):
         found = attempted(decode_properties, flipped(data, bit))
+        shown = attempted(json_of_block, flipped(data, bit))
         if isinstance(found, BadData):
             refused += 1
+            assert str(shown) == str(found)
         else:
             assert decode_properties(encode_properties(found)) == found
+            assert shown == json_of_properties(found)
     assert refused > len(data)
 
 

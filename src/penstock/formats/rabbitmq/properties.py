@@ -12,15 +12,14 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import lru_cache
 from math import isfinite
 from struct import Struct
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from penstock.binary import UINT32, UINT64, Bytes, Reader
 from penstock.errors import CorruptData, InvalidValue
 from penstock.formats.rabbitmq.terms import FALSE, TRUE, UNDEFINED, Atom, ErlangTerm
-
-T = TypeVar("T")
 
 DEPTH_MAX: Final = 32
 """Tables and arrays in each other. The broker's own headers need three; as terms they take double."""
@@ -59,6 +58,7 @@ class Kind(Enum):
         self.code = ord(code)
         self.form = form
         self.what = f"a header of type {label}"
+        self.length = f"the length of {self.what}"
 
 
 INTEGERS: Final = frozenset(
@@ -188,55 +188,86 @@ def decode_properties(data: Bytes) -> Properties:
 
     The two lowest flags belong to no property. They are not looked at, as the broker does not either.
     """
-    reader = _BlockReader(data)
-    flags = int.from_bytes(reader.take(2, "the property flags"), "big")
-    found: dict[str, Any] = {}
-    for place, name in enumerate(NAMES):
-        if flags >> 15 - place & 1:
-            found[name] = _property(reader, name)
-    reader.finish("the properties")
-    return Properties(**found)
+    return Properties(**_decode_block(_BlockReader(data, Header, Value)))
+
+
+def json_of_block(data: Bytes) -> dict[str, Any]:
+    """Return ``json_of_properties(decode_properties(data))`` without the values between. Raises ``BadData``.
+
+    Readers of many messages use it: it takes half the time.
+    """
+    found = _decode_block(_BlockReader(data, _json_of_header, _json_of_value))
+    for name, value in found.items():
+        if type(value) is bytes:
+            found[name] = json_of_text(value)
+        elif name == "headers":
+            found[name] = list(value)
+    return found
 
 
 def decode_table(data: Bytes) -> Table:
     """Return the headers in the bytes of a table, without its length. Raises ``BadData``."""
-    return _decode_table(_BlockReader(data), DEPTH_MAX)
+    return _decode_table(_BlockReader(data, Header, Value), DEPTH_MAX)
 
 
 class _BlockReader(Reader):
-    """A reader that knows how many values it may still make."""
+    """A reader that knows how many values it may still make, and what to make of names and values."""
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "header", "value")
 
-    def __init__(self, data: Bytes) -> None:
+    def __init__(
+        self,
+        data: Bytes,
+        header: Callable[[bytes, Any], Any],
+        value: Callable[[Kind, Any], Any],
+    ) -> None:
         super().__init__(data)
         self.count = COUNT_MAX
+        self.header = header
+        self.value = value
 
 
-def _property(reader: _BlockReader, name: str) -> bytes | int | Table:
-    if name == "headers":
-        return _sized(reader, "the headers", lambda: _decode_table(reader, DEPTH_MAX))
-    if name in _NUMBERS:
-        return int.from_bytes(reader.take(_NUMBERS[name], f"the property {name}"), "big")
-    return _short(reader, f"the property {name}")
+def _decode_block(reader: _BlockReader) -> dict[str, Any]:
+    """Return the properties of a whole block, by name and in the order of the block."""
+    flags = int.from_bytes(reader.take(2, "the property flags"), "big")
+    found: dict[str, Any] = {}
+    for name, size, what in _flagged(flags):
+        if name == "headers":
+            found[name] = _sized(reader, "the headers", _decode_table, DEPTH_MAX)
+        elif size:
+            found[name] = int.from_bytes(reader.take(size, what), "big")
+        else:
+            found[name] = _short(reader, what)
+    reader.finish("the properties")
+    return found
 
 
-def _decode_table(reader: _BlockReader, depth: int) -> Table:
+@lru_cache(maxsize=1024)  # publishers mostly set the same few properties
+def _flagged(flags: int) -> tuple[tuple[str, int, str], ...]:
+    """Return the properties of a block: name, size of a number or 0, and what an error calls it."""
+    return tuple(
+        (name, _NUMBERS.get(name, 0), f"the property {name}")
+        for place, name in enumerate(NAMES)
+        if flags >> 15 - place & 1
+    )
+
+
+def _decode_table(reader: _BlockReader, depth: int) -> tuple[Any, ...]:
     headers = []
-    while reader.remaining:
+    while reader.offset < reader.end:
         name = _short(reader, "a header's name")
-        headers.append(Header(name, _decode_value(reader, depth)))
+        headers.append(reader.header(name, _decode_value(reader, depth)))
     return tuple(headers)
 
 
-def _decode_array(reader: _BlockReader, depth: int) -> tuple[Value, ...]:
+def _decode_array(reader: _BlockReader, depth: int) -> tuple[Any, ...]:
     values = []
-    while reader.remaining:
+    while reader.offset < reader.end:
         values.append(_decode_value(reader, depth))
     return tuple(values)
 
 
-def _decode_value(reader: _BlockReader, depth: int) -> Value:
+def _decode_value(reader: _BlockReader, depth: int) -> Any:
     offset = reader.offset
     code = reader.byte("a header's type")
     kind = _BY_CODE.get(code)
@@ -247,39 +278,46 @@ def _decode_value(reader: _BlockReader, depth: int) -> Value:
     if reader.count == 0:
         raise CorruptData(f"the headers have more than {COUNT_MAX} values", offset=offset)
     reader.count -= 1
-    what = kind.what
-    if kind.form is not None:
-        return _plain(kind, kind.form.unpack(reader.take(kind.form.size, what)), offset)
-    match kind:
-        case Kind.VOID:
-            return Value(kind, None)
-        case Kind.TABLE:
-            return Value(kind, _sized(reader, what, lambda: _decode_table(reader, depth - 1)))
-        case Kind.ARRAY:
-            return Value(kind, _sized(reader, what, lambda: _decode_array(reader, depth - 1)))
-        case _:
-            return Value(kind, reader.take(reader.uint32(f"the length of {what}"), what))
+    what, form = kind.what, kind.form
+    value: Any
+    if form is not None:
+        value = _plain(kind, form.unpack(reader.take(form.size, what)), offset)
+    elif kind is Kind.VOID:
+        value = None
+    elif kind is Kind.TABLE:
+        value = _sized(reader, what, _decode_table, depth - 1)
+    elif kind is Kind.ARRAY:
+        value = _sized(reader, what, _decode_array, depth - 1)
+    else:
+        value = reader.take(reader.uint32(kind.length), what)
+    return reader.value(kind, value)
 
 
-def _sized(reader: _BlockReader, what: str, decode: Callable[[], T]) -> T:
+def _sized(
+    reader: _BlockReader,
+    what: str,
+    decode: Callable[[_BlockReader, int], tuple[Any, ...]],
+    depth: int,
+) -> tuple[Any, ...]:
     """Return what ``decode`` makes of the bytes behind a length of 32 bits; it sees no others."""
     size = reader.uint32(f"the length of {what}")
     outer_end = reader.end
     if size > reader.remaining:
         reader.take(size, what)  # raises: it says what is missing
     reader.end = reader.offset + size
-    found = decode()
+    found = decode(reader, depth)
     reader.end = outer_end
     return found
 
 
-def _plain(kind: Kind, numbers: tuple[Any, ...], offset: int) -> Value:
-    if kind is Kind.DECIMAL:
-        return Value(kind, Decimal(scale=numbers[0], unscaled=numbers[1]))
-    if kind is Kind.BOOLEAN:
-        return Value(kind, numbers[0] != 0)
-    if isfinite(numbers[0]):
-        return Value(kind, numbers[0])
+def _plain(kind: Kind, numbers: tuple[Any, ...], offset: int) -> bool | float | Decimal:
+    number: int | float = numbers[0]
+    if type(number) is int:
+        if kind is Kind.BOOLEAN:
+            return number != 0
+        return Decimal(scale=number, unscaled=numbers[1]) if kind is Kind.DECIMAL else number
+    if isfinite(number):
+        return number
     raise CorruptData("a header's float is no number", offset=offset)
 
 
@@ -476,7 +514,10 @@ def json_of_properties(properties: Properties) -> dict[str, Any]:
     return found
 
 
-def json_of_text(data: bytes) -> str | dict[str, str]:
+JsonText: TypeAlias = str | dict[str, str]
+
+
+def json_of_text(data: bytes) -> JsonText:
     """Return UTF-8 as a string and any other bytes as an object with ``base64``."""
     try:
         return data.decode("utf-8")
@@ -485,23 +526,33 @@ def json_of_text(data: bytes) -> str | dict[str, str]:
 
 
 def _json_of_table(table: Table) -> list[dict[str, Any]]:
-    return [{"name": json_of_text(x.name), **_json_of_value(x.value)} for x in table]
+    return [_json_of_header(x.name, _json_of_nested(x.value)) for x in table]
 
 
-def _json_of_value(item: Value) -> dict[str, Any]:
+def _json_of_nested(item: Value) -> dict[str, Any]:
     value: Any = item.value
-    match item.kind:
-        case Kind.TABLE:
-            value = _json_of_table(value)
-        case Kind.ARRAY:
-            value = [_json_of_value(x) for x in value]
-        case Kind.TEXT:
-            value = json_of_text(value)
-        case Kind.BINARY:
-            value = {"base64": b64encode(value).decode("ascii")}
-        case Kind.DECIMAL:
-            value = {"scale": value.scale, "unscaled": value.unscaled}
-    return {"type": item.kind.label, "value": value}
+    if item.kind is Kind.TABLE:
+        value = _json_of_table(value)
+    elif item.kind is Kind.ARRAY:
+        value = [_json_of_nested(x) for x in value]
+    return _json_of_value(item.kind, value)
+
+
+def _json_of_header(name: bytes, value: dict[str, Any]) -> dict[str, Any]:
+    return {"name": json_of_text(name), **value}
+
+
+def _json_of_value(kind: Kind, value: Any) -> dict[str, Any]:
+    """Return a header's value; those inside a table or an array are JSON already."""
+    if kind is Kind.TEXT:
+        value = json_of_text(value)
+    elif kind is Kind.BINARY:
+        value = {"base64": b64encode(value).decode("ascii")}
+    elif kind is Kind.DECIMAL:
+        value = {"scale": value.scale, "unscaled": value.unscaled}
+    elif kind is Kind.TABLE or kind is Kind.ARRAY:
+        value = list(value)
+    return {"type": kind.label, "value": value}
 
 
 def properties_of_json(found: dict[str, Any]) -> Properties:
