@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import BadData
 from penstock.families import arrow
 from penstock.families.rabbitmq.read import decode
-from penstock.formats.kernel import compiled
 from penstock.formats.rabbitmq.message_scan import (
     KEY_HEAD_SIZE,
     MessageColumns,
@@ -24,11 +23,10 @@ from penstock.formats.rabbitmq.message_scan import (
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import (
     Properties,
-    decode_properties,
+    json_of_block,
     json_of_properties,
     json_of_text,
 )
-from penstock.formats.rabbitmq.property_text import property_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +53,7 @@ class Address(NamedTuple):
 class Block(NamedTuple):
     """What a property block says, or why it cannot be read."""
 
-    text: str | None  # a JSON object, as the tools show it
-    seconds: int | None
+    fields: dict[str, Any] | None  # a JSON object, as the tools show it
     reason: str | None
 
 
@@ -155,51 +152,54 @@ class MessageParts:
     # Properties.
 
     @cached_property
-    def _blocks(self) -> tuple[Spans, dict[int, Block]]:
-        """Return the properties as JSON, and what could not be told in bulk."""
+    def _blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Block]]:
+        """Which rows have properties, the place of each one's in a list, and the list: few stand for many."""
         import numpy as np
+        import pyarrow as pa
 
-        rows = np.flatnonzero(self.is_fast)
-        offset = np.ascontiguousarray(self._found.properties_offset[rows])
-        length = np.ascontiguousarray(self._found.properties_length[rows])
-        told = property_text(self._data, offset, length)
-        offsets = np.zeros(len(self), dtype=np.int64)
-        sizes = np.full(len(self), -1, dtype=np.int64)
-        offsets[rows], sizes[rows] = told.offset, told.length
-        blocks: dict[int, Block] = {}
-        for at in np.flatnonzero(told.length < 0).tolist():
-            blocks[int(rows[at])] = block_of(_bytes(self._data, offset[at], length[at]))
-        for row, message in self._decoded.items():
-            stored = message.content.stored_properties
-            blocks[row] = _block(stored) if isinstance(stored, Properties) else block_of(stored)
-        texts = {row: each.text.encode() for row, each in blocks.items() if each.text is not None}
-        return Spans(told.text, offsets, sizes).patched(texts), blocks
+        fast = np.flatnonzero(self.is_fast)
+        found = self._found
+        spans = Spans(self._data, found.properties_offset[fast], found.properties_length[fast])
+        encoded = spans.column(pa.binary()).dictionary_encode()
+        known = [block_of(block) for block in encoded.dictionary.to_pylist()]
+        others = [_stored_block(m.content.stored_properties) for m in self._decoded.values()]
+        rows = np.concatenate((fast, np.fromiter(self._decoded, np.int64, len(self._decoded))))
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        return rows, np.concatenate((codes, len(known) + np.arange(len(others)))), known + others
+
+    def _of_blocks(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """Return a value of each row's block as a column; null where there is no message."""
+        import numpy as np
+        import pyarrow as pa
+
+        rows, places, _ = self._blocks
+        by_row = np.full(len(self), len(values), dtype=np.int64)
+        by_row[rows] = places
+        return pa.array([*values, None], kind).take(pa.array(by_row))
 
     def property_reasons(self) -> dict[int, str]:
         """Return why properties cannot be read, by row."""
-        _, blocks = self._blocks
-        return {row: each.reason for row, each in blocks.items() if each.reason is not None}
+        rows, places, blocks = self._blocks
+        reasons = {
+            row: blocks[place].reason
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True)
+        }
+        return {row: reason for row, reason in reasons.items() if reason is not None}
 
     def properties(self) -> pa.Array:
         """Return the properties as JSON; null where there is no message, or none that has any."""
         import pyarrow as pa
 
-        return self._blocks[0].column(pa.string())
+        texts = [None if each.fields is None else _encode(each.fields) for each in self._blocks[2]]
+        return self._of_blocks(texts, pa.string())
 
     def times(self) -> pa.Array:
         """Return the timestamps that publishers set."""
-        import numpy as np
         import pyarrow as pa
 
-        seconds = np.full(len(self), -1, dtype=np.int64)
-        found = self._found
-        lengths = np.where(self.is_fast, found.properties_length, 0)
-        compiled(_timestamp_kernel)(self._data, found.properties_offset, lengths, seconds)
-        for row, block in self._blocks[1].items():
-            seconds[row] = -1 if block.seconds is None else min(block.seconds, SECONDS_MAX + 1)
-        is_there = (seconds >= 0) & (seconds <= SECONDS_MAX)
-        micros = np.where(is_there, seconds, 0) * 1_000_000
-        return arrow.numbers(micros, is_there).view(pa.timestamp("us", tz="UTC"))
+        seconds = [(each.fields or {}).get("timestamp") for each in self._blocks[2]]
+        micros = [None if s is None or s > SECONDS_MAX else s * 1_000_000 for s in seconds]
+        return self._of_blocks(micros, pa.timestamp("us", tz="UTC"))
 
 
 class ScannedMessages(MessageParts):
@@ -258,49 +258,17 @@ def json_of_keys(keys: tuple[bytes, ...]) -> str:
     return _encode([json_of_text(key) for key in keys])
 
 
+def _stored_block(stored: bytes | Properties) -> Block:
+    """Return what properties say that a broker stored as a block, or as a term."""
+    if not isinstance(stored, Properties):
+        return block_of(stored)
+    return Block(json_of_properties(stored), None)
+
+
 @lru_cache(maxsize=_BLOCKS_MAX)
 def block_of(block: bytes) -> Block:
     """Return what a property block says."""
     try:
-        return _block(decode_properties(block))
+        return Block(json_of_block(block), None)
     except BadData as error:
-        return Block(None, None, f"the properties cannot be read: {error.reason}")
-
-
-def _block(properties: Properties) -> Block:
-    return Block(_encode(json_of_properties(properties)), properties.timestamp, None)
-
-
-def _timestamp_kernel(data: Any, offset: Any, length: Any, seconds: Any) -> None:
-    """Note the timestamp of each property block that has one and reaches that far; -1 for the others.
-
-    Before it come, where the flags say so, two short texts, a table, two bytes, and four short texts.
-    """
-    for row in range(len(offset)):
-        seconds[row] = -1
-        position = offset[row]
-        end = position + length[row]
-        if length[row] < 10:
-            continue
-        flags = data[position] * 0x100 + data[position + 1]
-        if flags // 0x40 % 2 == 0:
-            continue
-        position += 2
-        for bit in range(15, 6, -1):
-            if (flags >> bit) % 2 == 0 or position >= end:
-                continue
-            if bit == 12 or bit == 11:
-                position += 1
-            elif bit == 13:
-                size = 0
-                for i in range(position, min(position + 4, end)):
-                    size = size * 0x100 + data[i]
-                position += 4 + size
-            else:
-                position += 1 + data[position]
-        if position + 8 > end or data[position] >= 128:
-            continue
-        value = 0
-        for i in range(position, position + 8):
-            value = value * 0x100 + data[i]
-        seconds[row] = value
+        return Block(None, f"the properties cannot be read: {error.reason}")
