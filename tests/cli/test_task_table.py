@@ -44,14 +44,6 @@ def test_many_rows_become_several_tables(tmp_path: Path, monkeypatch: pytest.Mon
     assert [name in shown.out for name in "abc"] == [True] * 3
 
 
-def test_rows_that_come_as_json_lines_are_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = b'{"queue":"q","key":3,"payload":"aGk=","seq":7}\n{"queue":"q","key":4,"payload":""}\n'
-    task_table.show_tasks([memoryview(lines)])
-    shown = capsys.readouterr().out
-    assert "seq" in shown
-    assert "hi" in shown
-
-
 def test_no_tasks_are_no_table(tmp_path: Path) -> None:
     shown = penstock("tasks", written(tmp_path / "node", []), "--table")
     assert (shown.code, shown.out, shown.err) == (0, "", "")

@@ -38,7 +38,7 @@ class Outcome:
     def rows(self) -> list[dict[str, Any]]:
         """Return stdout as the JSON lines that it must be."""
         assert self.out == "" or self.out.endswith("\n")
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.out.split("\n")[:-1]]
 
     @property
     def words(self) -> list[str]:
@@ -48,7 +48,7 @@ class Outcome:
 
 def penstock(*words: str | Path) -> Outcome:
     """Run the command in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), io.StringIO()
     handler = signal.getsignal(signal.SIGPIPE)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["penstock", *map(str, words)])
@@ -59,7 +59,8 @@ def penstock(*words: str | Path) -> Outcome:
             code = int(exit_.code or 0)
         finally:
             signal.signal(signal.SIGPIPE, handler)
-    return Outcome(code, out.getvalue(), err.getvalue())
+    out.seek(0)
+    return Outcome(code, out.read(), err.getvalue())
 
 
 def refused(*words: str | Path) -> str:

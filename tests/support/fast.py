@@ -26,7 +26,6 @@ NEED_EXTRAS = frozenset(
         "formats/rabbitmq/test_message_scan.py",
         "formats/rabbitmq/test_message_store.py",
         "formats/rabbitmq/test_places.py",
-        "formats/rabbitmq/test_property_text.py",
         "formats/rabbitmq/test_segment.py",
         "formats/rabbitmq/test_writing.py",
         "formats/taskflux/test_entries.py",

@@ -17,7 +17,7 @@ def use() -> None:
 
     from penstock.families.rabbitmq.location import resolve
     from penstock.families.rabbitmq.read import Wanted
-    from penstock.families.rabbitmq.tasks import tasks_in_lines
+    from penstock.families.rabbitmq.tasks import tasks
     from penstock.formats.beats.frame_scan import FrameScanner, scan_frames
     from penstock.formats.taskflux.entries import scan_entries
     from penstock.formats.taskflux.extension_scan import scan_extensions
@@ -32,7 +32,7 @@ def use() -> None:
     scan_extensions(b"\xff", np.array([0]), np.array([1]))
     with TemporaryDirectory() as place:
         location = resolve(unpacked("c4_props_ttl_priority_kill9", Path(place)))
-        list(tasks_in_lines(location, Wanted(as_of_us=0), tell=lambda _: None))
+        list(tasks(location, Wanted(as_of_us=0), tell=lambda _: None, bulk_from=0))
     spool = VECTORS["v2_cbor"]
     list(scan_frames(spool, offset=12, start=12, stop=len(spool)))
     scanner = FrameScanner(12)

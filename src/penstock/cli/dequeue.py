@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.connection import NODE, NodeOption, QueueArgument, connected, task_row
-from penstock.cli.output import emit, say
+from penstock.cli.output import emit_rows, say
 from penstock.cli.task_table import show_tasks
 
 if TYPE_CHECKING:
@@ -97,11 +97,14 @@ def _batches(
 
 def _write(deliveries: Sequence[Delivery], *, raw: bool, end: bytes) -> None:
     """Write tasks out, all the way. Raises ``OSError``."""
-    for each in deliveries:
-        if raw:
+    if raw:
+        for each in deliveries:
             sys.stdout.buffer.write(each.payload + end)
-        else:
-            emit(task_row(each.queue, each.id, each.key, each.payload, attempt=each.attempt))
+    else:
+        emit_rows(
+            task_row(each.queue, each.id, each.key, each.payload, attempt=each.attempt)
+            for each in deliveries
+        )
     sys.stdout.flush()
 
 
@@ -128,7 +131,6 @@ def peek(
     if table:
         show_tasks(rows)
     else:
-        for row in rows:
-            emit(row)
+        emit_rows(rows)
     if not tasks:
         say(f"queue {queue!r} has nothing to deliver")

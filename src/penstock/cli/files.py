@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli.family_flags import open_path, with_family_flags
-from penstock.cli.output import Exit, bar, emit, emit_lines, say, show_table
+from penstock.cli.output import Exit, bar, emit, emit_rows, say, show_table
 from penstock.cli.task_table import show_tasks
 from penstock.families.family import Outcome
 from penstock.families.option import Operation, Values
@@ -88,8 +88,7 @@ def dump(path: PathArgument, values: Values) -> None:
     """
     files, outcome = open_path(path, Operation.DUMP, values), Outcome()
     with bar(files.size, "reading") as shown:
-        for row in files.dump(outcome, shown.advance):
-            emit(row)
+        emit_rows(files.dump(outcome, shown.advance))
     _finish(outcome)
 
 
@@ -112,11 +111,7 @@ def tasks(path: PathArgument, values: Values, table: TableOption = False) -> Non
         if table:
             show_tasks(found)
         else:
-            for row in found:
-                if isinstance(row, memoryview):
-                    emit_lines(row)
-                else:
-                    emit(row)
+            emit_rows(found)
     _finish(outcome)
 
 
@@ -131,8 +126,7 @@ def verify(path: PathArgument, values: Values) -> None:
     """
     files, outcome = open_path(path, Operation.VERIFY, values), Outcome()
     with bar(files.size, "verifying") as shown:
-        for row in files.verify(outcome, shown.advance):
-            emit(row)
+        emit_rows(files.verify(outcome, shown.advance))
     verdict = "whole" if outcome.is_complete else "incomplete"
     outcome.words[0] = f"{path}: {'damaged' if outcome.is_damaged else verdict}: {outcome.words[0]}"
     _finish(outcome)
@@ -149,8 +143,7 @@ def repair(path: PathArgument, out: OutOption, values: Values) -> None:
     """
     files, outcome = open_path(path, Operation.REPAIR, values), Outcome()
     with bar(2 * files.size, "salvaging") as shown:
-        for row in files.repair(out, values, outcome, shown.advance):
-            emit(row)
+        emit_rows(files.repair(out, values, outcome, shown.advance))
     _finish(outcome)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final
@@ -17,6 +17,9 @@ from rich.text import Text
 
 PATIENCE_S: Final = 1.0
 """Work that takes longer than this shows a bar."""
+
+BATCH_SIZE: Final = 2**16
+"""Bytes of rows that are written at once: a pipe takes no more, and more would only be held in memory."""
 
 
 # Made once: json.dumps makes an encoder per call when it is given separators.
@@ -42,18 +45,59 @@ def printable(words: str) -> str:
 
 
 def emit(row: dict[str, Any]) -> None:
-    """Write one row for programs; in ASCII, for a path need not be text in any encoding."""
-    sys.stdout.write(_encode(row) + "\n")
+    """Write one row for programs."""
+    emit_rows((row,))
 
 
-def emit_lines(lines: memoryview) -> None:
-    """Write many rows that are lines already, in ASCII."""
-    buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:  # whoever caught the output catches text
-        sys.stdout.write(str(lines, "ascii"))
+def emit_rows(rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows for programs: a JSON object per line, in UTF-8 whatever the locale is.
+
+    On a terminal each row is shown at once and in ASCII, for text may hold characters that move the cursor. Elsewhere the
+    caller flushes stdout, or the end of the command does.
+    """
+    if sys.stdout.isatty():
+        for row in rows:
+            _write(_ascii_line(row))
+            sys.stdout.flush()
         return
-    sys.stdout.flush()
-    buffer.write(lines)
+    lines: list[bytes] = []
+    size = 0
+    try:
+        for row in rows:
+            line = _line(row)
+            lines.append(line)
+            size += len(line)
+            if size >= BATCH_SIZE:
+                _write(b"".join(lines))
+                lines, size = [], 0
+    finally:  # rows before an error are written too
+        _write(b"".join(lines))
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """Return a row as JSON in UTF-8.
+
+    orjson refuses text that is not UTF-8, such as a path, and integers beyond 64 bits. Such a row is written in ASCII
+    by the standard library. A byte of a path that is not UTF-8 becomes an escape of its own, from ``\\udc80`` to
+    ``\\udcff``, which no text contains: two paths never look alike, and Python's ``os.fsencode`` returns the bytes.
+    """
+    import orjson
+
+    try:
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:
+        return _ascii_line(row)
+
+
+def _ascii_line(row: dict[str, Any]) -> bytes:
+    return _encode(row).encode("ascii") + b"\n"
+
+
+def _write(data: bytes) -> None:
+    """Write all bytes to stdout. If Python does not buffer stdout, one call may write only some of them."""
+    left = memoryview(data)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
 
 
 class Bar:

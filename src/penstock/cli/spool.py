@@ -18,7 +18,7 @@ import typer
 
 from penstock.cli.connection import RETRY_SECONDS
 from penstock.cli.family_flags import with_family_flags
-from penstock.cli.output import Exit, emit, say
+from penstock.cli.output import Exit, emit, emit_rows, say
 from penstock.cli.paths import new_directory
 from penstock.cli.task_input import STDIN, Feed, Reading, Shape, of_arguments
 from penstock.errors import DirectoryLocked, InvalidValue, PathMissing
@@ -324,8 +324,7 @@ def tail(
     report = _DamageReport()
     watched = Tail(directory, key=key_of(values), tell=report)
     while True:
-        for row in watched.rows():
-            emit(row)
+        emit_rows(watched.rows())
         if not follow:
             return report.exit_if_damaged()
         sys.stdout.flush()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from base64 import b64decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -25,10 +24,11 @@ _COLUMNS: Final = ("queue", "key", "id", "seq", "attempts", "payload")
 """Fields that are shown, of those that a family's rows have."""
 
 
-def show_tasks(rows: Iterable[dict[str, Any] | memoryview]) -> None:
-    """Print rows of tasks; a memoryview holds many rows as JSON lines."""
+def show_tasks(rows: Iterable[dict[str, Any]]) -> None:
+    """Print rows of tasks."""
     console = Console(file=sys.stdout)
-    coming = _single(rows)
+    # A row of a queue that was left out is no task; stderr reports such queues.
+    coming = (row for row in rows if row.get("status") != LEFT_OUT)
     while some := list(islice(coming, ROWS_MAX)):
         names = [name for name in _COLUMNS if name in some[0]]
         cells = [[cell(_shown(name, row.get(name))) for name in names] for row in some]
@@ -46,14 +46,6 @@ def show_tasks(rows: Iterable[dict[str, Any] | memoryview]) -> None:
         for row in cells:
             table.add_row(*row)
         console.print(table)
-
-
-def _single(rows: Iterable[dict[str, Any] | memoryview]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        if isinstance(row, memoryview):
-            yield from map(json.loads, bytes(row).splitlines())
-        elif row.get("status") != LEFT_OUT:  # no task; stderr reports such queues
-            yield row
 
 
 def _shown(name: str, value: Any) -> object:

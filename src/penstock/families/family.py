@@ -88,11 +88,7 @@ class Files(Protocol):
 
     def dump(self, outcome: Outcome, progress: Progress) -> Iterator[Row]: ...
 
-    def tasks(
-        self, values: Values, outcome: Outcome, progress: Progress
-    ) -> Iterator[Row | memoryview]:
-        """Yield rows, or many rows at a time as the lines that they are printed as."""
-        ...
+    def tasks(self, values: Values, outcome: Outcome, progress: Progress) -> Iterator[Row]: ...
 
     def verify(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
         """Yield the damage as rows. The first of the words is a summary."""

@@ -1,11 +1,9 @@
-"""Reading in columns gives what reading one by one gives: the same messages, lines and troubles."""
+"""Reading in columns gives what reading one by one gives: the same messages, rows and troubles."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -14,12 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.families.rabbitmq import bulk_reading, columns, queue_index
-from penstock.families.rabbitmq import tasks as listing
 from penstock.families.rabbitmq.columns import Messages, read_columns
 from penstock.families.rabbitmq.location import Location, resolve
 from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Held, Wanted, read_queue
-from penstock.families.rabbitmq.tasks import tasks, tasks_in_lines, tasks_or_lines
+from penstock.families.rabbitmq.tasks import tasks
 from penstock.families.rabbitmq.trouble import Trouble
 from penstock.families.rabbitmq.windows import scan_index_columns
 from penstock.families.taskflux.location import opened
@@ -115,15 +112,15 @@ def check(
     return found, troubles
 
 
-def check_lines(location: Location, wanted: Wanted) -> None:
-    """Lines are what the command prints of rows, and the same is told."""
-    encode = json.JSONEncoder(separators=(",", ":")).encode
+def check_rows(location: Location, wanted: Wanted) -> None:
+    """Rows out of columns are those of messages that are read one by one, and the same is reported."""
     expected: list[Trouble] = []
-    rows = [encode(row) + "\n" for row in tasks(location, wanted, tell=expected.append)]
+    rows = list(tasks(location, wanted, tell=expected.append, bulk_from=location.size + 1))
     met: list[Trouble] = []
-    lines = b"".join(tasks_in_lines(location, wanted, tell=met.append))
-    assert lines.decode("ascii") == "".join(rows)
-    # A batch is read before its lines are made, so properties are told later than one by one.
+    found = list(tasks(location, wanted, tell=met.append, bulk_from=0))
+    assert found == rows
+    assert [list(row) for row in found] == [list(row) for row in rows]  # also the order of names
+    # A batch is read before its rows are made, so properties are reported later than one by one.
     assert sorted(met, key=repr) == sorted(expected, key=repr)
 
 
@@ -135,7 +132,7 @@ def test_a_real_directory_is_read_alike(tmp_path: Path, name: str) -> None:
     location = resolve(unpacked(name, tmp_path))
     for wanted in WANTED:
         check(location, wanted)
-        check_lines(location, wanted)
+        check_rows(location, wanted)
 
 
 @pytest.mark.parametrize("name", ["c4_props_ttl_priority_kill9", "c8_damage_torn_segment"])
@@ -147,7 +144,7 @@ def test_small_batches_give_the_same(
     monkeypatch.setattr(bulk_reading, "GAP_MAX", 0)
     location = resolve(unpacked(name, tmp_path))
     check(location, NEVER)
-    check_lines(location, NEVER)
+    check_rows(location, NEVER)
 
 
 # --- directories by seed -------------------------------------------------------------------------
@@ -264,7 +261,7 @@ def test_a_random_directory_is_read_alike(
     monkeypatch.setattr(columns, "PARTS_MAX", random.choice((1, 2, 1024)))
     for wanted in WANTED:
         check(location, wanted)
-        check_lines(location, wanted)
+        check_rows(location, wanted)
 
 
 # --- while somebody writes -----------------------------------------------------------------------
@@ -441,37 +438,19 @@ def test_a_queue_without_a_name_takes_the_vhost_of_its_messages(tmp_path: Path) 
     ]
     assert container in records[2]
     (queue / "journal.jif").write_bytes(b"".join(records))
-    check_lines(resolve(tmp_path / "old"), NEVER)
+    check_rows(resolve(tmp_path / "old"), NEVER)
 
 
-# --- rows or lines -------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 
-def test_large_directories_are_listed_in_lines_and_small_ones_in_rows(
+def test_messages_without_kernels_are_read_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = resolve(unpacked("c1_small_embedded_live", tmp_path))
-    rows = list(tasks_or_lines(location, NEVER, tell=_refuse))
-    assert {type(row) for row in rows} == {dict}
-    monkeypatch.setattr(listing, "LINES_FROM", location.size)
-    parts = list(tasks_or_lines(location, NEVER, tell=_refuse))
-    lines = b"".join(part for part in parts if isinstance(part, memoryview)).splitlines()
-    assert {type(part) for part in parts} == {memoryview}
-    assert [json.loads(line) for line in lines] == rows
+    rows = list(tasks(location, NEVER, tell=_refuse))
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert list(tasks_or_lines(location, NEVER, tell=_refuse)) == rows
-
-
-def test_lines_that_nobody_wants_any_more_leave_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(columns, "BATCH_SIZE", 1000)
-    location = resolve(unpacked("c1_small_embedded_live", tmp_path))
-    before = set(threading.enumerate())
-    lines = tasks_in_lines(location, NEVER, tell=_refuse)
-    assert next(lines)
-    lines.close()  # type: ignore[attr-defined]
-    assert set(threading.enumerate()) <= before
+    assert list(tasks(location, NEVER, tell=_refuse, bulk_from=0)) == rows
 
 
 def test_an_error_in_mid_reading_reaches_whoever_asked(
@@ -483,7 +462,7 @@ def test_an_error_in_mid_reading_reaches_whoever_asked(
     location = resolve(unpacked("c1_small_embedded_live", tmp_path))
     monkeypatch.setattr(OpenFiles, "read", read)
     with pytest.raises(MemoryError):
-        list(tasks_in_lines(location, NEVER, tell=_refuse))
+        list(tasks(location, NEVER, tell=_refuse, bulk_from=0))
 
 
 def test_progress_adds_up_to_the_files_that_were_read(tmp_path: Path) -> None:
@@ -491,5 +470,5 @@ def test_progress_adds_up_to_the_files_that_were_read(tmp_path: Path) -> None:
     one: list[int] = []
     other: list[int] = []
     assert list(tasks(location, NEVER, tell=_refuse, progress=one.append))
-    assert list(tasks_in_lines(location, NEVER, tell=_refuse, progress=other.append))
+    assert list(tasks(location, NEVER, tell=_refuse, progress=other.append, bulk_from=0))
     assert sum(one) == sum(other) > 0

@@ -11,7 +11,7 @@ import pytest
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.repair import Repaired, repair
-from penstock.families.rabbitmq.tasks import tasks, tasks_in_lines
+from penstock.families.rabbitmq.tasks import tasks
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal
 from penstock.formats.rabbitmq.journal import SequenceNumber
@@ -27,8 +27,7 @@ DAY_US = 86_400 * 1_000_000
 def listed(path: Path) -> list[tuple[int, int | None]]:
     """Return sequence number and expiry of what the queues hold; both readers must agree."""
     rows = list(tasks(resolve(path), WANTED, tell=lambda _: None))
-    lines = b"".join(tasks_in_lines(resolve(path), WANTED, tell=lambda _: None))
-    assert lines.count(b"\n") == len(rows)
+    assert list(tasks(resolve(path), WANTED, tell=lambda _: None, bulk_from=0)) == rows
     return [(row["seq"], row["expiry_us"]) for row in rows]
 
 

@@ -169,14 +169,12 @@ class RabbitMQFiles:
         outcome.is_damaged = outcome.is_damaged or bool(others)
         yield from others
 
-    def tasks(
-        self, values: Values, outcome: Outcome, progress: Progress
-    ) -> Iterator[Row | memoryview]:
-        from penstock.families.rabbitmq.tasks import tasks_or_lines
+    def tasks(self, values: Values, outcome: Outcome, progress: Progress) -> Iterator[Row]:
+        from penstock.families.rabbitmq.tasks import tasks
 
         selection = selection_of(values, now_us())
         damage = _Damage()
-        yield from tasks_or_lines(
+        yield from tasks(
             self._location,
             selection.wanted,
             tell=damage.add,

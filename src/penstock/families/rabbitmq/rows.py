@@ -6,18 +6,27 @@ exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Final
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from penstock.binary import Bytes
 from penstock.errors import BadData
 from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost
 from penstock.families.rabbitmq.other_queues import OtherQueue
 from penstock.families.rabbitmq.read import Held
 from penstock.families.rabbitmq.trouble import Tell, Trouble
 from penstock.families.taskflux.rows import Row, encode_payload, place_row
-from penstock.formats.rabbitmq.envelope import Envelope, json_of_envelope, json_of_publication
+from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
-from penstock.formats.rabbitmq.properties import Properties, json_of_text
+from penstock.formats.rabbitmq.properties import (
+    JsonText,
+    Properties,
+    json_of_block,
+    json_of_properties,
+    json_of_text,
+)
 
 place: Final = partial(place_row, FAMILY)
 """Return the names that every row about a place has."""
@@ -69,8 +78,7 @@ def envelope_of(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Envelope:
     name = vhost_name(vhost, queue)
     properties, reason = _properties(message)
     if reason is not None:
-        status = "bad-properties"
-        tell(Trouble(indexed.path, indexed.offset, None, status, reason, indexed.sequence))
+        tell(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
     return Envelope(
         vhost=message.vhost if name is None else name,
         queue=queue.label,
@@ -84,16 +92,96 @@ def envelope_of(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Envelope:
     )
 
 
-def task_row(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Row:
-    """Return a message as a task: the smallest ``key`` is delivered first, so it is 0 - priority.
+class TaskAddress(NamedTuple):
+    """The fields of a task's row that most messages of a queue share."""
 
-    The priority is that of the queue's directory, not the message's own: only a queue that was declared
-    with priorities has them, and a broker lowers a message's to the highest that the queue has.
+    vhost: JsonText | None
+    queue: JsonText
+    key: int
+    exchange: JsonText
+    routing_keys: list[JsonText]
+
+
+def task_address(
+    vhost: Vhost, queue: Queue, *, own: bytes | None, exchange: bytes, keys: Sequence[bytes]
+) -> TaskAddress:
+    """Return the address of messages; ``own`` is the vhost that they name themselves, if they do.
+
+    The smallest ``key`` is delivered first, so it is 0 - priority. The priority is that of the queue's directory, not
+    the message's own: only a queue that was declared with priorities has them, and a broker lowers a message's to the
+    highest that the queue has.
     """
-    known = json_of_envelope(envelope_of(vhost, queue, held, tell))
-    row: Row = {name: known.pop(name) for name in ("vhost", "queue", "seq")}
-    row["key"] = -queue.priority
-    return row | known | {"payload": encode_payload(held.message.content.body)}
+    name = vhost_name(vhost, queue)
+    name = own if name is None else name
+    return TaskAddress(
+        vhost=None if name is None else json_of_text(name),
+        queue=json_of_text(queue.label),
+        key=-queue.priority,
+        exchange=json_of_text(exchange),
+        routing_keys=[json_of_text(key) for key in keys],
+    )
+
+
+def task_fields(
+    address: TaskAddress,
+    sequence: int,
+    is_persistent: bool,
+    is_delivered: bool | None,
+    expiry_us: int,
+    properties: Row | None,
+    body: Bytes,
+) -> Row:
+    """Return the row of a task. Its names are those of ``json_of_envelope``, and ``key`` and ``payload``."""
+    return {
+        "vhost": address.vhost,
+        "queue": address.queue,
+        "seq": sequence,
+        "key": address.key,
+        "persistent": is_persistent,
+        "delivered": is_delivered,
+        "expiry_us": expiry_us or None,
+        "exchange": address.exchange,
+        "routing_keys": address.routing_keys,
+        "properties": properties,
+        "payload": encode_payload(body),
+    }
+
+
+def task_row(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Row:
+    """Return a message as a task; report properties that cannot be read."""
+    indexed, message = held
+    properties, reason = json_properties(message.content.stored_properties)
+    if reason is not None:
+        tell(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
+    address = task_address(
+        vhost, queue, own=message.vhost, exchange=message.exchange, keys=message.routing_keys
+    )
+    return task_fields(
+        address,
+        indexed.sequence,
+        indexed.is_persistent,
+        indexed.is_delivered,
+        indexed.expiry_us,
+        properties,
+        message.content.body,
+    )
+
+
+def json_properties(stored: bytes | Properties) -> tuple[Row | None, str | None]:
+    """Return properties as JSON, or why they cannot be read."""
+    return (json_of_properties(stored), None) if isinstance(stored, Properties) else _block(stored)
+
+
+@lru_cache(maxsize=1024)  # publishers mostly set the same few properties
+def _block(block: bytes) -> tuple[Row | None, str | None]:
+    try:
+        return json_of_block(block), None
+    except BadData as error:
+        return None, _unreadable(error)
+
+
+def bad_properties(path: Path, offset: int, sequence: int, reason: str) -> Trouble:
+    return Trouble(path, offset, None, "bad-properties", reason, sequence)
 
 
 def message_fields(message: Message) -> tuple[Row, str | None]:
@@ -107,4 +195,8 @@ def _properties(message: Message) -> tuple[Properties | None, str | None]:
     try:
         return message.content.properties, None
     except BadData as error:
-        return None, f"the properties cannot be read: {error.reason}"
+        return None, _unreadable(error)
+
+
+def _unreadable(error: BadData) -> str:
+    return f"the properties cannot be read: {error.reason}"

@@ -153,8 +153,10 @@ class TaskFluxFiles:
             if only is not None and name != only:
                 continue
             for task_id, key, payload in state.queues.by_name[name].in_order():
-                row = {"queue": name, "key": key, "payload": encode_payload(payload)}
-                yield row | {"id": task_id} if has_ids else row
+                row: Row = {"queue": name, "key": key, "payload": encode_payload(payload)}
+                if has_ids:
+                    row["id"] = task_id
+                yield row
 
     def verify(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
         from penstock.families.taskflux.verify import Summary, verify

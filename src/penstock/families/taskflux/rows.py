@@ -6,13 +6,14 @@ every row about a place in a file; bytes are base64 in ``payload``.
 
 from __future__ import annotations
 
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.binary import Bytes
 from penstock.errors import BadData
 from penstock.families.taskflux.location import FAMILY
 from penstock.families.taskflux.read import Found, History, Misfit
@@ -91,9 +92,9 @@ REASONS: Final = {
 }
 
 
-def encode_payload(payload: bytes) -> str:
+def encode_payload(payload: Bytes) -> str:
     """Return bytes as our rows show them."""
-    return b64encode(payload).decode("ascii")
+    return b2a_base64(payload, newline=False).decode("ascii")
 
 
 def place_row(

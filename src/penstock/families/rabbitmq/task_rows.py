@@ -1,0 +1,109 @@
+"""Rows of tasks out of columns: what ``task_row`` makes of a message, for many messages.
+
+Most messages of a queue have the address of the message before, and the properties of another one. Both become JSON
+once (docs/formats/rabbitmq-messages.md, "In bulk").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from penstock.families.rabbitmq.columns import UNKNOWN, Messages
+from penstock.families.rabbitmq.location import Queue, Vhost
+from penstock.families.rabbitmq.rows import (
+    TaskAddress,
+    bad_properties,
+    json_properties,
+    task_address,
+    task_fields,
+)
+from penstock.families.rabbitmq.trouble import Tell
+from penstock.families.taskflux.rows import Row
+from penstock.formats.rabbitmq.message_scan import routing_keys
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def rows_of_columns(vhost: Vhost, queue: Queue, messages: Messages, tell: Tell) -> Iterator[Row]:
+    """Yield the row of each message of a queue; report properties that cannot be read."""
+    data, parts = messages.data.data, messages.parts
+    columns = zip(
+        _addresses(vhost, queue, messages),
+        messages.sequence.tolist(),
+        messages.is_persistent.tolist(),
+        messages.delivered.tolist(),
+        messages.expiry_us.tolist(),
+        parts.properties_offset.tolist(),
+        (parts.properties_offset + parts.properties_length).tolist(),
+        parts.body_offset.tolist(),
+        (parts.body_offset + parts.body_length).tolist(),
+        strict=True,
+    )
+    for row, (address, sequence, persistent, delivered, expiry_us, *places) in enumerate(columns):
+        block, block_end, body, body_end = places
+        decoded = messages.decoded.get(row)
+        properties, reason = json_properties(
+            data[block:block_end].tobytes()
+            if decoded is None
+            else decoded.content.stored_properties
+        )
+        if reason is not None:
+            path = messages.paths[int(messages.path[row])]
+            tell(bad_properties(path, int(messages.offset[row]), sequence, reason))
+        is_delivered = None if delivered == UNKNOWN else delivered == 1
+        yield task_fields(
+            address,
+            sequence,
+            persistent,
+            is_delivered,
+            expiry_us,
+            properties,
+            data[body:body_end],
+        )
+
+
+def _addresses(vhost: Vhost, queue: Queue, messages: Messages) -> Iterator[TaskAddress]:
+    """Yield the address of each message. Those of a run of messages with one address are one object."""
+    import numpy as np
+
+    runs = _runs(messages)
+    known: dict[bytes, TaskAddress] = {}
+    lengths = np.diff(np.append(runs, len(messages)))
+    for row, length in zip(runs.tolist(), lengths.tolist(), strict=True):
+        start = int(messages.term_offset[row])
+        term = messages.data[start : start + int(messages.parts.address_length[row])].tobytes()
+        address = known.get(term) or _address(vhost, queue, messages, row)
+        if term:
+            known[term] = address
+        yield from repeat(address, length)
+
+
+def _runs(messages: Messages) -> NDArray[np.int64]:
+    """Return the rows that have another address than the row before; queues mostly have one."""
+    import numpy as np
+
+    is_new = np.ones(len(messages), dtype=bool)
+    is_new[1:] = np.diff(messages.parts.address) != 0
+    decoded = np.array(list(messages.decoded), dtype=np.int64)
+    is_new[decoded] = True  # their address is not known
+    is_new[decoded[decoded + 1 < len(messages)] + 1] = True
+    return np.flatnonzero(is_new)
+
+
+def _address(vhost: Vhost, queue: Queue, messages: Messages, row: int) -> TaskAddress:
+    parts, data = messages.parts, messages.data
+
+    def stretch(offset: int, length: int) -> bytes:
+        return data[offset : offset + length].tobytes()
+
+    own = None
+    if parts.vhost_length[row] >= 0:
+        own = stretch(parts.vhost_offset[row], parts.vhost_length[row])
+    exchange = stretch(parts.exchange_offset[row], parts.exchange_length[row])
+    return task_address(
+        vhost, queue, own=own, exchange=exchange, keys=routing_keys(data, parts, row)
+    )
