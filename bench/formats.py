@@ -9,6 +9,7 @@ import argparse
 import os
 import platform
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -199,6 +200,14 @@ def recover(root: Path) -> int:
     return sum(map(len, state.queues()))
 
 
+def list_tasks(root: Path) -> int:
+    """Print the tasks of a directory with the command, and return the size of the output."""
+    command = [sys.executable, "-m", "penstock.cli.main", "tasks", str(root)]
+    with tempfile.TemporaryFile() as out:
+        subprocess.run(command, stdout=out, check=True)
+        return out.tell()
+
+
 def append(root: Path, batches: list[list[bytes]], *, sync: bool) -> float:
     """Append batches to a fresh generation 3 log and return the seconds it took."""
     node = NodeDirectory(OsFiles(), root)
@@ -303,6 +312,10 @@ def stores(directory: Path, count: int) -> list[Figure]:
     seconds, recovered = best(ROUNDS, lambda: recover(directory / "recover"))
     assert recovered == len(tasks) * 1000
     figures.append(Figure("recovery: open, scan, rebuild the queues", seconds, recovered, 0))
+    seconds, size = best(ROUNDS, lambda: list_tasks(directory / "recover"))
+    figures.append(
+        Figure("penstock tasks, its start and output included", seconds, recovered, size)
+    )
     return figures
 
 
