@@ -13,9 +13,9 @@ from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.families.rabbitmq.rows import is_asked_for, task_row
+from penstock.families.rabbitmq.task_rows import rows_of_columns
 from penstock.families.rabbitmq.trouble import Tell, ignore
 from penstock.families.taskflux.rows import Row
-from penstock.tools.rabbitmq.task_rows import rows_of_columns
 
 BULK_FROM: Final = 2**20
 """Bytes of files from which on messages are read in bulk: fewer are read sooner than the kernels are loaded."""
