@@ -91,3 +91,24 @@ def test_a_pipeline_takes_the_generation_that_is_asked_for(tmp_path: Path) -> No
     assert _chosen([str(root)], {"generation": 3}) == [str(root / "data")]
     with pytest.raises(PathRefused):
         _chosen([str(root)], {"generation": 1})
+
+
+def test_a_pipeline_never_takes_the_other_of_two_sets_in_one_directory(tmp_path: Path) -> None:
+    root = Case("2-late-host").unpack(tmp_path)
+    segment = encode_header(LogLayout.THREE) + bytes(64)
+    write_files(root, {f"data/log/{0:019d}.log": segment})
+    assert table(root) == listed(root) != []
+    assert _chosen([str(root)], {"generation": 3}) == [str(root / "data" / "log")]
+    assert table(root / "data" / "log") == []
+    with pytest.raises(PathRefused):
+        _chosen([str(root)], {"generation": 2})
+
+
+def test_tables_never_hold_overwritten_tasks_and_name_the_bytes_harmless(tmp_path: Path) -> None:
+    for name in ("2-overwrite-shorter", "2-clear-then-append", "3-overwritten"):
+        root = Case(name).unpack(tmp_path / name)
+        assert table(root) == listed(root)
+        rows = [row for row in read_rows(root, table="entries") if row["status"] != "ok"]
+        assert [(row["status"], dict(row["properties"]).get("harmless")) for row in rows] == [
+            ("stale", "true")
+        ]

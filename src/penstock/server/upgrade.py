@@ -52,7 +52,7 @@ def _finish_compaction(files: Files, root: Path, layout: Layout) -> None:
 
     The file does not say at which index it begins; our sidecar does.
     """
-    history = survey(resolve(layout.home))
+    history = survey(resolve(layout.home, layout.generation))
     companions, point = history.target.companions, history.point
     if companions is None or point is None or history.is_ours or history.first > point.index:
         return

@@ -101,8 +101,8 @@ def locate(files: Files, root: Path) -> Layout | None:
 def locate_all(files: Files, root: Path) -> list[Layout]:
     """Return every set of files at or below ``root``, the newer one first.
 
-    There are two if programs of two dates used the same directory: TaskFlux of May 2024 ignores ``consensus`` and
-    begins an empty ``data`` beside it. Raises ``BadData`` as ``locate`` does.
+    There are several if programs of two dates used the same directory: TaskFlux of May 2024 ignores ``consensus`` and
+    begins an empty ``data/log`` beside it. Raises ``BadData`` as ``locate`` does.
     """
     return list(_layouts(files, root))
 
@@ -112,9 +112,9 @@ def _layouts(files: Files, root: Path) -> Iterator[Layout]:
         yield _data_layout(root.parent, Generation.THREE, root)
         return
     for home in (root / DATA, root):
-        layout = _locate_data(files, home)
-        if layout is not None:
-            yield layout
+        found = list(_locate_data(files, home))
+        if found:
+            yield from found
             break
     for home in (root / CONSENSUS, root):
         layout = _locate_consensus(files, home)
@@ -129,15 +129,18 @@ def _segments(files: Files, directory: Path) -> list[str]:
     return [name for name in files.names(directory) if parse_segment_name(name) is not None]
 
 
-def _locate_data(files: Files, home: Path) -> Layout | None:
+def _locate_data(files: Files, home: Path) -> Iterator[Layout]:
     single = home / "tflux.log"
-    if _segments(files, home / "log"):
-        return _data_layout(home, Generation.THREE, home / "log")
-    if files.exists(single):
-        return _data_layout(home, Generation.TWO, single)
-    if any(files.exists(home / name) for name in ("tflux.metadata", "tflux.snapshot")):
-        return _data_layout(home, Generation.THREE, home / "log")
-    return None
+    has_segments = bool(_segments(files, home / "log"))
+    if has_segments:
+        yield _data_layout(home, Generation.THREE, home / "log")
+    # Beside segments an empty log is no set of files: nothing in it could be lost.
+    if read_whole(files, single, size_max=1) if has_segments else files.exists(single):
+        yield _data_layout(home, Generation.TWO, single)
+    elif not has_segments and any(
+        files.exists(home / name) for name in ("tflux.metadata", "tflux.snapshot")
+    ):
+        yield _data_layout(home, Generation.THREE, home / "log")
 
 
 def _locate_consensus(files: Files, home: Path) -> Layout | None:

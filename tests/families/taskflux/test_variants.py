@@ -285,6 +285,53 @@ def test_an_empty_directory_of_the_newest_taskflux_does_not_hide_the_older_files
         assert client.stat("").count == 18
 
 
+def beside_tflux_log(root: Path) -> Path:
+    """Add an empty segment where TaskFlux of May 2024 keeps its log."""
+    segment = encode_header(LogLayout.THREE) + bytes(64)
+    return write_files(root, {f"data/log/{0:019d}.log": segment})
+
+
+def test_an_empty_segment_of_the_newest_taskflux_does_not_hide_a_log_in_the_same_directory(
+    tmp_path: Path,
+) -> None:
+    """Every command listed no task and exited 0, and a node served none of them."""
+    root = Case("2-late-host").unpack(tmp_path)
+    expected = listed(root)
+    beside_tflux_log(root)
+    for command in ("inspect", "dump", "verify", "tasks"):
+        told = penstock(command, root)
+        assert told.code == 0
+        assert str(root / "data" / "tflux.log") in told.err
+        assert str(root / "data" / "log") in told.err
+    assert listed(root) == listed(root / "data") == expected
+    assert penstock("tasks", root, "--generation", "3").rows == []
+    with open_node(root) as client:
+        assert client.stat("").count == len(expected)
+    assert (root / "data" / "tflux.metadata").stat().st_size == 16
+
+
+def test_a_snapshot_that_two_logs_may_belong_to_is_refused_unless_a_generation_is_named(
+    tmp_path: Path,
+) -> None:
+    root = Case("2-late-leader-snapshot").unpack(tmp_path)
+    expected = listed(root)
+    beside_tflux_log(root)
+    assert str(root / "data" / "tflux.log") in refused("tasks", root)
+    with pytest.raises(PathRefused):
+        open_node(root)
+    with open_node(root, generation=2) as client:
+        assert sum(queue.count for queue in client.queues()) == len(expected)
+    assert len(penstock("tasks", root, "--generation", "2").rows) == len(expected)
+
+
+def test_an_empty_log_beside_segments_is_no_second_set(tmp_path: Path) -> None:
+    root = Case("3-snapshot-follower").unpack(tmp_path)
+    (root / "data" / "tflux.log").touch()
+    done = penstock("verify", root)
+    assert (done.code, done.rows) == (0, [])
+    assert "tflux.log" not in done.err
+
+
 @pytest.mark.parametrize("command", ["inspect", "dump", "tasks", "verify", "repair", "convert"])
 def test_two_sets_with_tasks_are_refused_unless_a_generation_is_named(
     tmp_path: Path, command: str

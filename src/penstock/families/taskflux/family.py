@@ -15,9 +15,11 @@ from penstock.families.option import FILES, Kind, Operation, Option, Values
 from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
 from penstock.families.taskflux.location import FAMILY as NAME
+from penstock.families.taskflux.location import FILES as STORED
 from penstock.families.taskflux.location import Target, resolve
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import VARIANTS, Variant
+from penstock.storage.directory import locate_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +102,16 @@ class TaskFluxFiles:
 
     @property
     def root(self) -> Path:
-        return self._target.home or self.path
+        home = self._target.home
+        if home is None or len(locate_all(STORED, home)) < 2:
+            return home or self.path
+        # Both sets are in one directory. The directory of segments stands for generation 3; generation 2 has no such name.
+        if self._target.generation is Generation.THREE and self._target.companions is not None:
+            return self._target.companions
+        raise PathRefused(
+            f"{home}: tables do not read generation 2 beside segments of generation 3; convert it first:"
+            f" penstock convert {self.path} --generation 2 --to taskflux-3 --out DIR"
+        )
 
     @property
     def notice(self) -> str | None:

@@ -183,16 +183,21 @@ def choose(files: Files, root: Path, generation: Generation | None) -> Choice:
         return Choice(layout=newer)
     wanted = [layout for layout in found if layout.generation is generation]
     counts = {layout: _count_tasks(root, layout) for layout in found}
-    named = " and ".join(f"{one.home} ({_said_of(one, counts[one])})" for one in found)
+    # Two generations may share the directory ``data``: then only the logs tell them apart.
+    is_shared = len({layout.home for layout in found}) < len(found)
+    places = {layout: layout.log if is_shared else layout.home for layout in found}
+    named = " and ".join(f"{places[one]} ({_said_of(one, counts[one])})" for one in found)
     if len(wanted) != 1:
         wanted = [layout for layout in found if counts[layout] != 0] or [found[0]]
     if len(wanted) != 1:
+        way = "" if is_shared else ", or name its directory"
         raise PathRefused(
-            f"{root} holds two sets of files, and both hold tasks: {named}; choose one with --generation, or name its"
-            " directory"
+            f"{root} holds {len(found)} sets of files, and more than one holds tasks: {named}; choose one with"
+            f" --generation{way}"
         )
     return Choice(
-        layout=wanted[0], notice=f"{root} holds two sets of files: {named}; taking {wanted[0].home}"
+        layout=wanted[0],
+        notice=f"{root} holds {len(found)} sets of files: {named}; taking {places[wanted[0]]}",
     )
 
 
