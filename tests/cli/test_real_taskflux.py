@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import CorruptData
 from penstock.families.taskflux.location import choose
 from penstock.formats.taskflux.log import RECORD_MARKER, LogLayout
-from penstock.model import DEFAULT_QUEUE, AddTask, HardState, RemoveEqualTask, Term
+from penstock.model import DEFAULT_QUEUE, AddTask, Enqueue, HardState, RemoveEqualTask, Term
 from penstock.server.upgrade import upgrade
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
@@ -216,6 +216,19 @@ def test_a_log_emptied_behind_a_snapshot_continues_it(tmp_path: Path) -> None:
     assert listed(root) == case.truth
 
 
+@pytest.mark.parametrize("layout", [LogLayout.ONE_A, LogLayout.ONE_B])
+def test_a_log_that_grew_past_the_snapshot_index_after_it_was_emptied_continues_the_snapshot(
+    tmp_path: Path, layout: LogLayout
+) -> None:
+    """Its number of records proves nothing: taken for a whole log, it would drop the tasks of the snapshot."""
+    history = [(1, Enqueue(queue=DEFAULT_QUEUE, key=key, payload=b"")) for key in range(5)]
+    node = Node(layout=layout, history=history, snapshot_at=1)
+    root = write_files(tmp_path, node.files() | {"consensus/raft.log": node.log(2, 5)})
+    assert [key for key, _ in listed(root)[""]] == [0, 1, 2, 3, 4]
+    assert upgraded(root) is not None
+    assert [key for key, _ in listed(root)[""]] == [0, 1, 2, 3, 4]
+
+
 def test_a_start_drops_entries_that_the_snapshot_covers(tmp_path: Path) -> None:
     """A crash between snapshot and shortening the log made TaskFlux, and a node of ours, apply them twice."""
     history = [
@@ -254,10 +267,17 @@ def statuses(root: Path) -> list[str]:
     return [row["status"] for row in checked.rows]
 
 
-def test_metadata_that_is_missing_beside_a_later_term_is_reported(tmp_path: Path) -> None:
-    root = Case("3-overwritten").unpack(tmp_path)
+@pytest.mark.parametrize(("name", "found"), [("2-basic", []), ("3-overwritten", ["stale"])])
+def test_metadata_that_is_missing_beside_a_later_term_is_reported(
+    tmp_path: Path, name: str, found: list[str]
+) -> None:
+    root = Case(name).unpack(tmp_path)
     (root / "data/tflux.metadata").write_bytes(b"")
-    assert statuses(root) == ["stale", "missing"]
+    assert statuses(root) == [*found, "missing"]
+    (root / "data/tflux.metadata").unlink()
+    assert statuses(root) == [*found, "missing"]
+    with pytest.raises(CorruptData):
+        NodeDirectory(OsFiles(), root)
 
 
 def test_a_segment_cut_at_a_record_is_reported(tmp_path: Path) -> None:
@@ -267,16 +287,21 @@ def test_a_segment_cut_at_a_record_is_reported(tmp_path: Path) -> None:
     assert statuses(root) == ["cut"]
 
 
-def test_no_segment_beside_a_snapshot_is_reported(tmp_path: Path) -> None:
-    root = Case("3-snapshot-follower").unpack(tmp_path)
+@pytest.mark.parametrize("name", ["3-snapshot-follower", "3-overwritten"])
+def test_no_segment_beside_a_snapshot_or_a_later_term_is_reported(
+    tmp_path: Path, name: str
+) -> None:
+    root = Case(name).unpack(tmp_path)
     shutil.rmtree(root / "data/log")
     assert statuses(root) == ["missing"]
 
 
-def test_half_an_end_marker_is_a_torn_tail(tmp_path: Path) -> None:
-    root = Case("2-basic").unpack(tmp_path)
-    log = root / LOG_2
-    log.write_bytes(log.read_bytes().rstrip(b"\x00") + bytes(3))
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("name", "log"), [("2-basic", LOG_2), ("3-keys", SEGMENT)])
+def test_half_an_end_marker_is_a_torn_tail(tmp_path: Path, name: str, log: str, size: int) -> None:
+    root = Case(name).unpack(tmp_path)
+    path = root / log
+    path.write_bytes(path.read_bytes().rstrip(b"\x00") + bytes(size))
     assert statuses(root) == ["torn"]
 
 
