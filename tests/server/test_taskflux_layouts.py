@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import open as open_node
+from penstock.client.blocking import Client
 from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
 from penstock.formats.taskflux.deltas import encode_delta
@@ -42,11 +43,15 @@ def served_until_a_snapshot(root: Path) -> None:
     """Serve a directory, log more than a mebibyte that leaves no tasks, and stop: the node leaves a snapshot."""
     with start(root) as node, node.client() as client:
         client.enqueue("", b"ours", key=7)
-        client.create_queue("padding")
-        for _ in range(10):
-            client.enqueue("padding", PADDING)
-        client.delete_queue("padding")
+        log_a_mebibyte(client)
         assert node.stop() == 0
+
+
+def log_a_mebibyte(client: Client) -> None:
+    client.create_queue("padding")
+    for _ in range(10):
+        client.enqueue("padding", PADDING)
+    client.delete_queue("padding")
 
 
 def add(payload: bytes, key: int = 3) -> bytes:
@@ -130,3 +135,21 @@ def test_the_layout_of_the_document_stays_where_it_is(tmp_path: Path) -> None:
     served_until_a_snapshot(out)
     assert variant(out) == {"log": "2", "snapshot": "seed", "metadata": "seed"}
     assert (out / "consensus" / "log.raft").exists()
+
+
+def test_a_queue_of_taskflux_with_the_name_of_our_notes_ended_all_snapshots(tmp_path: Path) -> None:
+    """An assertion failed, or the snapshot held the tasks in place of notes and the next start refused it."""
+    root = Case("3-names").unpack(tmp_path)
+    kept = [task for task in listed(root) if task[0] != "!penstock.notes"]
+    with start(root, "--snapshot-bytes", 2**20) as node, node.client() as client:
+        log_a_mebibyte(client)
+        assert "!penstock.notes" in node.wait_said("snapshot")["text"]
+        assert inspect(resolve(root))["snapshot_index"] is None
+        # What the message says to do.
+        client.delete_queue("!penstock.notes")
+        log_a_mebibyte(client)
+        node.wait_said("snapshot", count=2)
+        assert node.said("bug") == []
+        assert node.stop() == 0
+    assert inspect(resolve(root))["snapshot_index"] is not None
+    assert sorted(listed(root)) == sorted(kept)

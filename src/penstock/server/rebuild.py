@@ -384,13 +384,20 @@ class SnapshotWalk:
             )
             tasks = [(number, *note) for number, note in enumerate(noted, 1)]
             parts.append((head, tasks))
-        self.pieces: Generator[bytes, None, Patch | None] = encode_snapshot(
-            point, len(parts), parts, layout
-        )
+        names = [queue.name for queue in queues]
+        self.pieces = _encode(names, encode_snapshot(point, len(parts), parts, layout))
 
     def end(self) -> None:
         for queue in self._queues:
             queue.tasks.end_walk()
+
+
+def _encode(
+    names: list[QueueName], pieces: Generator[bytes, None, Patch | None]
+) -> Generator[bytes, None, Patch | None]:
+    """Yield the pieces. Raises ``CannotConvert`` with the first, where whoever takes them expects it."""
+    notes.refuse_queue(names)
+    return (yield from pieces)
 
 
 def _head(queue: Queue) -> QueueHead:

@@ -226,6 +226,18 @@ def test_variant_1a_takes_no_queue_that_its_program_would_lose(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("to", ["taskflux-1", "taskflux-1b", "taskflux-1c"])
+def test_a_queue_with_the_name_of_our_notes_is_never_written_as_notes(
+    tmp_path: Path, to: str
+) -> None:
+    """The conversion succeeded, and what it wrote was damaged."""
+    root, out = Case("3-names").unpack(tmp_path / "in"), tmp_path / "out"
+    assert "!penstock.notes" in refused("convert", root, "--to", to, "--out", out)
+    assert not out.exists()
+    assert penstock("convert", root, "--to", "taskflux-2-code", "--out", out).code == 0
+    assert listed(out) == listed(root)
+
+
 # --- names of variant 1a -------------------------------------------------------------------------
 
 

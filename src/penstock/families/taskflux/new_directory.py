@@ -128,6 +128,7 @@ class NewDirectory:
         """
         if point.index == INT64_MAX:
             raise CannotConvert(f"a snapshot at entry {point.index} leaves no index for the next")
+        notes.refuse_queue(queues.by_name)
         layout = self.variant.snapshot
         # Clients of generation 1 could delete the default queue; no snapshot may lack it.
         by_name = {DEFAULT_QUEUE: QueueContents(DEFAULT_QUEUE, NO_LIMITS)} | queues.by_name
@@ -151,6 +152,7 @@ class NewDirectory:
         self, point: SnapshotPoint, queues: Sequence[tuple[QueueHead, Iterable[bytes]]]
     ) -> None:
         """Write the state after ``point``, the tasks of each queue already bytes. Raises ``CannotConvert``."""
+        notes.refuse_queue([head.name for head, _ in queues])
         layout = self.variant.snapshot
 
         def state() -> Iterator[bytes]:

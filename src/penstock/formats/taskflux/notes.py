@@ -13,7 +13,7 @@ from struct import Struct, pack, unpack_from
 from typing import Final
 
 from penstock.binary import UINT64, Reader, encode_queue_name
-from penstock.errors import CorruptData, UnsupportedVersion
+from penstock.errors import CannotConvert, CorruptData, UnsupportedVersion
 from penstock.model import INT32_MAX, LEASE_MS_MAX, RESERVED_PREFIX, QueueName
 
 QUEUE: Final = QueueName(RESERVED_PREFIX + "notes")
@@ -89,6 +89,18 @@ class GroupNote:
 
 
 Note = Header | QueueNote | TaskNotes | Ids | ProducerNote | GroupNote
+
+
+def refuse_queue(names: Iterable[QueueName]) -> None:
+    """Raise ``CannotConvert`` if a queue has the name of the notes.
+
+    TaskFlux allows the name. A reader of the snapshot would take the tasks of that queue for notes, and refuse them.
+    """
+    if QUEUE in names:
+        raise CannotConvert(
+            f"a snapshot cannot hold queue {QUEUE!r}: its name is reserved for Penstock's own notes; take its tasks and"
+            " delete it"
+        )
 
 
 def encode_notes(notes: Iterable[Note]) -> Iterator[tuple[int, bytes]]:
