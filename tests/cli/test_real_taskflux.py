@@ -309,6 +309,15 @@ def test_the_deleted_default_queue_is_reported(tmp_path: Path) -> None:
     assert statuses(Case("3-default-deleted").unpack(tmp_path)) == ["conflict"]
 
 
+def test_a_repair_of_a_deleted_default_queue_was_still_damaged(tmp_path: Path) -> None:
+    """It copied the deletion: TaskFlux could not rebuild its state from the result either."""
+    root, out = Case("3-default-deleted").unpack(tmp_path / "old"), tmp_path / "new"
+    assert penstock("repair", root, "--out", out).code == 0
+    checked = penstock("verify", out)
+    assert (checked.code, checked.rows) == (0, [])
+    assert listed(out) == by_queue(penstock("tasks", root).rows)
+
+
 @pytest.mark.parametrize(
     ("name", "status"), [("1b-queues", "perhaps-refused"), ("1b-policies-queues", "forgotten")]
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.binary import checksum
 from penstock.errors import BadData, ReplayConflict
@@ -18,10 +19,26 @@ from penstock.families.taskflux.read import Found, History, Misfit, restore_queu
 from penstock.families.taskflux.remains import is_whole, remains
 from penstock.families.taskflux.rows import Row, entry_row, misfit_row
 from penstock.formats.taskflux.commands import decode_command
-from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE, Change, decode_change
+from penstock.formats.taskflux.deltas import (
+    ADD,
+    CREATE,
+    DELETE,
+    REMOVE,
+    Change,
+    decode_change,
+    encode_delta,
+)
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
-from penstock.model import DEFAULT_QUEUE, INT64_MAX, NO_LIMITS, Dequeue, Enqueue, QueueName
+from penstock.model import (
+    DEFAULT_QUEUE,
+    INT64_MAX,
+    NO_LIMITS,
+    DeleteQueue,
+    Dequeue,
+    Enqueue,
+    QueueName,
+)
 from penstock.queues.replay import Queues
 
 
@@ -81,6 +98,10 @@ def judge(history: History) -> Verdict:
     )
 
 
+_DEFAULT_DELETED: Final = encode_delta(DeleteQueue(queue=DEFAULT_QUEUE))
+"""An entry that TaskFlux cannot rebuild its state from. A log that keeps it stays damaged."""
+
+
 def _applies(history: History, applier: Applier, found: Found) -> bool:
     if found.index is None or found.index <= history.covered:
         return True
@@ -88,7 +109,7 @@ def _applies(history: History, applier: Applier, found: Found) -> bool:
         apply_delta(applier, found)
     except (BadData, ReplayConflict):
         return False
-    return True
+    return found.payload != _DEFAULT_DELETED
 
 
 def apply_delta(applier: Applier, found: Found) -> None:
