@@ -96,6 +96,30 @@ def test_zeros_that_a_power_cut_left_are_torn_too(tmp_path: Path) -> None:
     assert contents(place)["1.seg.damaged"] == last
 
 
+@pytest.mark.parametrize("options", [Options(1), Options(3)], ids=str)
+def test_zeros_behind_a_few_bytes_of_a_first_frame_do_not_lock_the_others(
+    tmp_path: Path, options: Options
+) -> None:
+    whole = sealed([A], options=options, key=KEY)
+    for size in range(29, 60):
+        last = torn(whole, size) + bytes(4096)
+        place = spool(tmp_path / str(size), {0: whole, 1: last})
+        assert opened(place, []) == [A], size
+        assert contents(place)["1.seg.damaged"] == last
+
+
+@pytest.mark.parametrize("options", [Options(1), Options(3)], ids=str)
+def test_zeros_behind_a_frame_of_another_key_do_not_prove_the_key(
+    tmp_path: Path, options: Options
+) -> None:
+    other = torn(sealed([A], options=options, key=OTHER_KEY), 48) + bytes(4096)
+    place = spool(tmp_path / "spool", {0: sealed([A], options=options, key=KEY), 1: other})
+    before = contents(place)
+    with pytest.raises(CorruptData):
+        opened(place, [])
+    assert contents(place) == before
+
+
 def test_our_own_mark_proves_the_key_of_a_segment_that_is_alone(tmp_path: Path) -> None:
     whole = sealed([A], options=Options.ENCRYPTED, key=KEY)
     data = whole[:12] + new_iv(KEY) + bytes(30)  # any bytes: the mark alone decides

@@ -79,7 +79,8 @@ def _beginning(files: Files, path: Path) -> tuple[Header | None, bytes, bytes]:
 
 def _begins_as_a_frame(header: Header, vector: bytes, body: bytes, key: bytes) -> bool:
     """Return whether the body may be the start of a frame, or was never written."""
-    if not any(body):
+    body = body.rstrip(b"\0")  # a power cut leaves zeros where nothing was written
+    if not body:
         return True
     start = b"".join(BodyDecoder(Options.ENCRYPTED, key=key).feed(vector + body))
     if header.options & Options.COMPRESSED:
