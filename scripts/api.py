@@ -17,8 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import options_page
+
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "api.md"
+OPTIONS_PAGE: Final = ROOT / "docs" / "options.md"
 SOURCE: Final = ROOT / "src"
 
 MODULES: Final = (
@@ -333,26 +336,30 @@ def render() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/api", description="Writes docs/api.md.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/api", description="Writes docs/api.md and docs/options.md."
+    )
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
     is_check = parser.parse_args().check
     try:
-        text = render()
+        pages = {PAGE: render(), OPTIONS_PAGE: options_page.render()}
     except LookupError as error:
         sys.exit(f"scripts/api: {error}")
-    if not is_check:
-        PAGE.write_text(text)
-        return 0
-    old = PAGE.read_text() if PAGE.exists() else ""
+    if is_check:
+        return max(check(page, text) for page, text in pages.items())
+    for page, text in pages.items():
+        page.write_text(text)
+    return 0
+
+
+def check(page: Path, text: str) -> int:
+    """Return 1, and report the difference, if a page is not the text that the source gives."""
+    old = page.read_text() if page.exists() else ""
     if old == text:
         return 0
-    changes = difflib.unified_diff(
-        old.splitlines(), text.splitlines(), "docs/api.md", "source", n=1
-    )
-    report = [
-        *list(changes)[:40],
-        "docs/api.md is out of date; run scripts/api and commit the page",
-    ]
+    name = f"docs/{page.name}"
+    changes = difflib.unified_diff(old.splitlines(), text.splitlines(), name, "source", n=1)
+    report = [*list(changes)[:40], f"{name} is out of date; run scripts/api and commit the page"]
     sys.stderr.write("\n".join(report) + "\n")
     return 1
 

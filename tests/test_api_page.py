@@ -32,8 +32,8 @@ def copy(tmp_path: Path) -> Path:
     """A copy of the project's part that the page is made from."""
     for name in ("scripts", "docs"):
         (tmp_path / name).mkdir()
-    shutil.copy(ROOT / "scripts" / "api.py", tmp_path / "scripts")
-    shutil.copy(ROOT / "docs" / "api.md", tmp_path / "docs")
+    for name in ("scripts/api.py", "scripts/options_page.py", "docs/api.md", "docs/options.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
@@ -55,6 +55,14 @@ def test_the_check_fails_on_a_changed_signature_until_the_page_is_written(copy: 
     assert run(copy).returncode == 0
     assert run(copy, "--check").returncode == 0
     assert "concurrency: int = 2" in (copy / "docs" / "api.md").read_text()
+
+
+def test_the_check_fails_on_an_option_that_the_page_has_otherwise(copy: Path) -> None:
+    page = copy / "docs" / "options.md"
+    page.write_text(page.read_text().replace("--include-transient", "--include-everything"))
+    stale = run(copy, "--check")
+    assert stale.returncode == 1
+    assert "+| `--include-transient`" in stale.stderr
 
 
 def test_the_check_fails_on_a_name_that_nothing_defines(copy: Path) -> None:
