@@ -85,7 +85,7 @@ class InvalidValue(PenstockError):
 
 
 class InvalidOption(InvalidValue):
-    """An option does not apply, or its value is invalid. ``option`` is its name with underscores."""
+    """An option does not apply, or its value is invalid. ``option`` is its name, ``reason`` what is wrong."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"option {option}: {reason}")

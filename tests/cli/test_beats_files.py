@@ -348,12 +348,12 @@ def test_what_cannot_be_converted_is_refused_in_one_line(made: Path, tmp_path: P
         "convert", made, "--to", "taskflux-1", "--out", tmp_path / "out"
     )
     build(tmp_path / "node", Generation.THREE)
-    assert "TaskFlux are not written as segments" in refused(
+    assert "TaskFlux are not written as beats-2" in refused(
         "convert", tmp_path / "node", *to, tmp_path / "out"
     )
     broker = Directory(tmp_path / "broker")
     broker.journal(broker.queue(b"orders"), journaled(0, publish(0, b"message")))
-    assert "RabbitMQ are not written as segments" in refused(
+    assert "RabbitMQ are not written as beats-2" in refused(
         "convert", broker.path, *to, tmp_path / "out"
     )
     outcome = penstock("convert", made, "--to", "beats-3", "--out", tmp_path / "out")

@@ -304,8 +304,8 @@ def test_what_no_stream_of_a_spool_has_is_refused(tmp_path: Path, stream: Any) -
     for options, words in (
         ({"table": "changes"}, "only state.dat tells"),
         ({"table": "tasks"}, "is a state, not a stream"),
-        ({"startingIndex": "3"}, "omit option startingIndex"),
-        ({"vhosts": "/"}, "is for files of RabbitMQ"),
+        ({"startingIndex": "3"}, "omit startingIndex"),
+        ({"vhost": "/"}, "does not apply to these files"),
     ):
         with pytest.raises(InvalidValue, match=words):
             stream(log.root, **options).initialOffset()

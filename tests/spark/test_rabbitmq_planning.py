@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.errors import InvalidValue, PathRefused, UnknownFormat
+from penstock.errors import InvalidOption, InvalidValue, PathRefused, UnknownFormat
 from penstock.families.option import Operation
 from penstock.families.options import parse_options
 from penstock.families.rabbitmq.location import resolve
@@ -131,11 +131,11 @@ def test_both_families_are_read_together(tmp_path: Path) -> None:
     assert families == sorted(families, reverse=True)
 
 
-@pytest.mark.parametrize("name", ["vhosts", "includeTransient", "includeExpired", "asOf"])
+@pytest.mark.parametrize("name", ["vhost", "includeTransient", "includeExpired", "asOf"])
 def test_a_log_is_not_asked_what_only_a_broker_knows(tmp_path: Path, name: str) -> None:
     node = build(tmp_path / "taskflux", Generation.THREE)
-    value = {"vhosts": "/", "asOf": "2026-01-31"}.get(name, "true")
-    with pytest.raises(InvalidValue, match=f"option {name} is for files of RabbitMQ"):
+    value = {"vhost": "/", "asOf": "2026-01-31"}.get(name, "true")
+    with pytest.raises(InvalidOption, match=name):
         read_rows(node, table="tasks", **{name: value})
 
 
@@ -144,8 +144,8 @@ def test_a_stream_has_no_log_to_follow(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="has no log that a stream could follow"):
         open_follower(parse_options({"path": str(made.path)}))
     node = build(tmp_path / "taskflux", Generation.THREE)
-    with pytest.raises(InvalidValue, match="option vhosts is for files of RabbitMQ"):
-        open_follower(parse_options({"path": str(node), "vhosts": "/"}))
+    with pytest.raises(InvalidOption, match="vhost"):
+        open_follower(parse_options({"path": str(node), "vhost": "/"}))
 
 
 # --- describing ----------------------------------------------------------------------------------

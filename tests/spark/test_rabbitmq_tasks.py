@@ -195,7 +195,7 @@ def test_there_is_no_earlier_state(tmp_path: Path) -> None:
     [
         ({"asOf": "yesterday"}, "option asOf is 'yesterday'; it takes a time such as"),
         ({"includeTransient": "1"}, "option includeTransient is '1'; it takes true or false"),
-        ({"envelope": "no"}, "option envelope is 'no'; it takes true or false"),
+        ({"properties": "no"}, "option properties is 'no'; it takes envelope or drop"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

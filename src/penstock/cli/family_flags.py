@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +90,7 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except InvalidOption as error:
-        flag = "--" + error.option.replace("_", "-")
+        flag = "--" + re.sub("_|(?=[A-Z])", "-", error.option).lower()
         raise typer.BadParameter(error.reason, param_hint=flag) from None
 
 

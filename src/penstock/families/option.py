@@ -88,8 +88,7 @@ class Option:
     @property
     def table_name(self) -> str:
         """The name as an option of a table."""
-        first, *others = self.name.split("_")
-        return first + "".join(word.capitalize() for word in others)
+        return table_name(self.name)
 
     def parse(self, text: str) -> object:
         """Return the value of a text. Raises ``ValueError`` with what the option takes."""
@@ -122,6 +121,12 @@ class Option:
                 return str(value)
 
 
+def table_name(name: str) -> str:
+    """Return an option's name as tables have it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 def refuse_foreign(
     owner: str, options: Iterable[Option], operation: Operation, values: Values
 ) -> None:
@@ -129,6 +134,5 @@ def refuse_foreign(
     known = {option.name for option in options if operation in option.operations}
     for name in values:
         if name not in known:
-            raise InvalidOption(
-                name, f"the files are {owner}'s, to which this option does not apply; omit it"
-            )
+            shown = table_name(name) if operation is Operation.TABLES else name
+            raise InvalidOption(shown, f"it does not apply to these files, of {owner}; omit it")

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidOption, InvalidValue
 from penstock.families.columns import Op, Table, schema_of
-from penstock.families.option import Operation, Option, Values
+from penstock.families.option import Operation, Option, Values, table_name
 from penstock.families.values import (
     parse_boolean,
     parse_columns,
@@ -159,7 +159,8 @@ def _check(options: ReadOptions) -> None:
     if options.node is not None:
         parse_addresses(options.node)
         if options.own:
-            raise InvalidOption(next(iter(options.own)), "it is for files; a live node has none")
+            name = table_name(next(iter(options.own)))
+            raise InvalidOption(name, "it is for files, and a live node has none; omit it")
         if options.table is Table.TASKS:
             raise InvalidValue(
                 "a node's tasks are a table of its files; a live one has entries, changes"

@@ -106,6 +106,11 @@ class Beats:
         return is_beats(path)
 
     def open(self, path: Path, values: Values) -> BeatsFiles:
+        if "key_file" in values and "password_file" in values:
+            raise InvalidOption(
+                "password_file",
+                "a key comes from one file, and key_file names one; omit one of them",
+            )
         return BeatsFiles(resolve(path), values)
 
     def read(
