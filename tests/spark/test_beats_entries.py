@@ -376,9 +376,9 @@ def test_what_a_spool_cannot_be_asked_is_refused(tmp_path: Path) -> None:
         read_rows(root, vhost="/")
     with pytest.raises(PathRefused, match="holds a position and no events"):
         read_rows(root / "state.dat")
-    with pytest.raises(InvalidOption, match="password_file"):
+    with pytest.raises(InvalidOption, match="key_file"):
         read_rows(root, keyFile="a", passwordFile="b")
-    with pytest.raises(InvalidValue, match="option keyFile is for spools; a live node has none"):
+    with pytest.raises(InvalidOption, match="keyFile"):
         parse_options({"node": "localhost:1", "keyFile": "a"})
 
 
