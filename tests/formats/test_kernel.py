@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from penstock.formats.kernel import compiled
@@ -22,6 +24,35 @@ def test_a_kernel_without_a_file_is_compiled_without_a_cache() -> None:
     exec("def double(x):\n    return x + x\n", scope)
     double: Callable[[int], int] = scope["double"]
     assert compiled(double)(21) == 42
+
+
+PART = "SCALE = {scale}\n\ndef scaled(x):\n    return x {sign} SCALE\n"
+KERNEL = "from {part} import scaled\n\ndef kernel(x):\n    return scaled(x) + 1\n"
+CALL = """
+import sys
+from kernels import kernel
+from penstock.formats.kernel import compiled
+print(compiled(kernel)(20), kernel(20), sum(compiled(kernel).stats.cache_hits.values()))
+"""
+
+
+def test_machine_code_on_disk_is_not_used_after_a_part_or_its_constants_changed(
+    tmp_path: Path,
+) -> None:
+    """The file of the kernel is the same, and numba looks at no other."""
+    (tmp_path / "kernels.py").write_text(KERNEL.format(part="parts"))
+
+    def answers() -> str:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.check_output([sys.executable, "-c", CALL], env=environment, text=True)
+
+    (tmp_path / "parts.py").write_text(PART.format(scale=2, sign="*"))
+    assert answers().split() == ["41", "41", "0"]
+    assert answers().split() == ["41", "41", "1"]
+    (tmp_path / "parts.py").write_text(PART.format(scale=2, sign="+"))
+    assert answers().split() == ["23", "23", "0"]
+    (tmp_path / "parts.py").write_text(PART.format(scale=9, sign="+"))
+    assert answers().split() == ["30", "30", "0"]
 
 
 def test_importing_the_formats_loads_neither_numpy_nor_numba() -> None:

@@ -92,10 +92,11 @@ class Search:
         stack = np.zeros((max(1 << 16, places_max // 4), 1 + WORDS), dtype=np.uint64)
         stack[0, 0] = start[0] | start[1] << 16 | start[2] << 32
         counts = np.array((1, 0, 0, 0, 0), dtype=np.int64)  # on the stack, seen, and what is asked
+        scratch = np.zeros((2, WORDS), dtype=np.uint64)
         walk = compiled(_walk)
         while True:
             tables = (self._next, self._sends, self._receiver, self._traits, self._pairs)
-            why = walk(*tables, bounds, seen, stack, counts, places_max)
+            why = walk(*tables, bounds, seen, stack, counts, scratch, places_max)
             if why == ASKS_FOR_STEP:
                 self._work_out(*map(int, counts[2:]))
             elif why == ASKS_FOR_PAIR:
@@ -229,6 +230,7 @@ def _walk(
     seen: Any,
     stack: Any,
     counts: Any,
+    scratch: Any,
     places_max: int,
 ) -> int:
     """Walk from what is on the stack until it is empty, or something must be asked. A kernel.
@@ -239,12 +241,12 @@ def _walk(
     """
     terms, entries, crashes_max = bounds[0], bounds[1], bounds[2]
     mask = np.uint64(len(seen) - 1)
-    sent = np.zeros(WORDS, dtype=np.uint64)
-    new_sent = np.zeros(WORDS, dtype=np.uint64)
+    sent, new_sent = scratch[0], scratch[1]
     while counts[0] > 0:
         top = counts[0] - 1
         place = stack[top, 0]
-        sent[:] = stack[top, 1:]
+        for word in range(WORDS):
+            sent[word] = stack[top, 1 + word]
         crashes = np.int64((place >> np.uint64(60)) & np.uint64(3))
         # First everything is known that can follow, then it is put on the stack.
         for is_final in range(2):
@@ -315,7 +317,8 @@ def _walk(
                         if counts[0] >= len(stack):
                             return STACK_FULL
                         stack[counts[0], 0] = new
-                        stack[counts[0], 1:] = new_sent
+                        for word in range(WORDS):
+                            stack[counts[0], 1 + word] = new_sent[word]
                         counts[0] += 1
         if counts[1] >= places_max:
             return ENOUGH
