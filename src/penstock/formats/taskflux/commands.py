@@ -17,7 +17,17 @@ from penstock.binary import (
     encode_queue_name,
 )
 from penstock.errors import BadData, CorruptData
-from penstock.formats.taskflux.deltas import PAGED, decode_policy, encode_policy
+from penstock.formats.kernel_bytes import emit
+from penstock.formats.taskflux.deltas import (
+    BAD_ROW,
+    EMPTY_ROW,
+    change_row,
+    decode_policy,
+    encode_policy,
+    is_policy,
+    name_end,
+    task_row,
+)
 from penstock.model import (
     Command,
     CountTasks,
@@ -35,6 +45,8 @@ COUNT: Final = 0x43  # 'C'
 CREATE: Final = 0x51  # 'Q'
 DELETE: Final = 0x52  # 'R'
 LIST: Final = 0x4C  # 'L'
+
+_LIST_ROW: Final = (LIST, 0, 0, 0, 0, 0, 0)
 
 LIMIT_SIZE: Final = 4
 """Bytes behind the name of a creation in variants 1a and 1b. A policy, as in 1d, has 13 or 29."""
@@ -125,73 +137,26 @@ def command_kernel(
     A row of bad status or without bytes gets 0; one whose bytes are no command gets BAD_OP.
     """
     for row in range(len(offset)):
-        for column in range(7):
-            rows[column, row] = 0
         start = offset[row] + header_size
-        end = start + length[row]
-        if status[row] != 0 or start == end:
-            continue
-        op = data[start]
-        rows[0, row] = 0xFF
-        if op == LIST:
-            if end - start == 1:
-                rows[0, row] = op
-            continue
-        if end - start < 2:
-            continue
-        body = start + 2 + data[start + 1]
-        if body > end:
-            continue
-        good = True
-        for i in range(start + 2, body):
-            if data[i] < 33 or data[i] > 126:
-                good = False
-        left = end - body
-        key = 0
-        payload = 0
-        if op == ENQUEUE:
-            inner = 0
-            if left >= 12:
-                high = 0
-                low = 0
-                for i in range(body, body + 4):
-                    high = high * 256 + data[i]
-                for i in range(body + 4, body + 8):
-                    low = low * 256 + data[i]
-                for i in range(body + 8, body + 12):
-                    inner = inner * 256 + data[i]
-                key = ((high - ((high >> 31) << 32)) << 32) | low
-            good = good and left >= 12 and inner == left - 12
-            payload = body + 12
-        elif op == CREATE:
-            good = good and (left == 4 or left == 13 or left == 29)
-            if good and left > 4:
-                # A policy, read as ``delta_kernel`` does: a kernel calls no other function.
-                kind = 0
-                for i in range(body, body + 4):
-                    kind = kind * 256 + data[i]
-                for at in (body + 4, body + 8):
-                    limit = 0
-                    for i in range(at, at + 4):
-                        limit = limit * 256 + data[i]
-                    good = good and (limit < 0x80000000 or limit == 0xFFFFFFFF)
-                ranged = data[body + 12] != 0
-                good = good and ranged == (left == 29)
-                good = good and (kind == 1 or kind == PAGED or (kind == 2 and ranged))
-                if good and ranged:
-                    order = (data[body + 13] + 128) % 256 - (data[body + 21] + 128) % 256
-                    for i in range(1, 8):
-                        if order == 0:
-                            order = data[body + 13 + i] * 1 - data[body + 21 + i] * 1
-                    good = order <= 0
-        elif op == DEQUEUE or op == COUNT or op == DELETE:
-            good = good and left == 0
+        if status[row] != 0 or length[row] == 0:
+            emit(rows, row, EMPTY_ROW)
         else:
-            good = False
-        if good:
-            rows[0, row] = op
-            rows[1, row] = start + 2
-            rows[2, row] = body - start - 2
-            rows[3, row] = key
-            rows[4, row] = payload
-            rows[5, row] = end - payload if payload else 0
+            emit(rows, row, _command_row(data, start, start + length[row]))
+
+
+def _command_row(data: Any, start: Any, end: Any) -> Any:
+    """Return the row of the command in ``data[start:end]``."""
+    op = data[start]
+    if op == LIST:
+        return _LIST_ROW if end - start == 1 else BAD_ROW
+    body = name_end(data, start, end)
+    left = end - body
+    if body < 0:
+        return BAD_ROW
+    if op == ENQUEUE:
+        return task_row(data, start, body, end)
+    is_bare = op == DEQUEUE or op == COUNT or op == DELETE
+    is_creation = op == CREATE and (left == LIMIT_SIZE or is_policy(data, body, left))
+    if is_creation or (is_bare and left == 0):
+        return change_row(data, start, body, 0)
+    return BAD_ROW

@@ -22,6 +22,7 @@ from penstock.binary import (
     encode_queue_name,
 )
 from penstock.errors import BadData, CorruptData, InvalidQueueName, InvalidValue, TruncatedData
+from penstock.formats.kernel_bytes import emit, i64, signed, u32
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import (
     INT32_MAX,
@@ -293,89 +294,78 @@ def is_delta(data: Bytes, contents: Contents) -> bool:
 # --- in columns ----------------------------------------------------------------------------------
 
 
+BAD_ROW: Final = (0xFF, 0, 0, 0, 0, 0, 0)  # no delta or command
+EMPTY_ROW: Final = (0, 0, 0, 0, 0, 0, 0)
+
+
 def delta_kernel(
-    data: Any,
-    offset: Any,
-    header_size: Any,
-    length: Any,
-    status: Any,
-    by_id: Any,
-    rows: Any,
-) -> None:
+    data: Any, offset: Any, header_size: Any, length: Any, status: Any, by_id: Any, rows: Any
+) -> None:  # fmt: skip
     """Decode a delta per row as ``decode_change`` does; see ``entries.ChangeColumns`` for the rows.
 
     A row of bad status or without bytes gets 0; one whose bytes are no delta gets BAD_OP.
     """
     for row in range(len(offset)):
-        for column in range(7):
-            rows[column, row] = 0
         start = offset[row] + header_size
-        end = start + length[row]
-        if status[row] != 0 or start == end:
-            continue
-        op = data[start]
-        rows[0, row] = 0xFF
-        if end - start < 2:
-            continue
-        body = start + 2 + data[start + 1]
-        if body > end:
-            continue
-        good = True
-        for i in range(start + 2, body):
-            if data[i] < 33 or data[i] > 126:
-                good = False
-        left = end - body
-        first = 0
-        second = 0
-        if left >= 8:
-            i = body
-            first = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i += 4
-            second = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-        key = 0
-        task_id = 0
-        payload = 0
-        if op == ADD or (op == REMOVE and not by_id):
-            inner = -1
-            if left >= 12:
-                i = body + 8
-                inner = (
-                    data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-                )
-            good = good and left >= 12 and inner == left - 12
-            key = ((first - ((first >> 31) << 32)) << 32) | second
-            payload = body + 12
-        elif op == REMOVE:
-            good = good and left == 8
-            task_id = ((first - ((first >> 31) << 32)) << 32) | second
-        elif op == DELETE:
-            good = good and left == 0
-        elif op == CREATE:
-            good = good and (left == 13 or left == 29)
-            if good:
-                # The implementation is in ``first``, the two limits and the range follow.
-                for at in (body + 4, body + 8):
-                    limit = 0
-                    for i in range(at, at + 4):
-                        limit = limit * 256 + data[i]
-                    good = good and (limit < 0x80000000 or limit == 0xFFFFFFFF)
-                ranged = data[body + 12] != 0
-                good = good and ranged == (left == 29)
-                good = good and (first == 1 or first == PAGED or (first == 2 and ranged))
-                if good and ranged:
-                    # Turning the sign bit orders two's complement as plain bytes.
-                    order = (data[body + 13] + 128) % 256 - (data[body + 21] + 128) % 256
-                    for i in range(1, 8):
-                        if order == 0:
-                            order = data[body + 13 + i] * 1 - data[body + 21 + i] * 1
-                    good = order <= 0
+        if status[row] != 0 or length[row] == 0:
+            emit(rows, row, EMPTY_ROW)
         else:
+            emit(rows, row, _delta_row(data, start, start + length[row], by_id))
+
+
+def _delta_row(data: Any, start: Any, end: Any, by_id: Any) -> Any:
+    """Return the row of the delta in ``data[start:end]``."""
+    op = data[start]
+    body = name_end(data, start, end)
+    left = end - body
+    if body < 0:
+        return BAD_ROW
+    if op == ADD or (op == REMOVE and not by_id):
+        return task_row(data, start, body, end)
+    if op == REMOVE and left == 8:
+        return change_row(data, start, body, i64(data, body))
+    if (op == DELETE and left == 0) or (op == CREATE and is_policy(data, body, left)):
+        return change_row(data, start, body, 0)
+    return BAD_ROW
+
+
+def name_end(data: Any, start: Any, end: Any) -> Any:
+    """Return where the queue name behind the type of a change ends, or -1 if there is none before ``end``."""
+    if end - start < 2:
+        return -1
+    body = start + 2 + data[start + 1]
+    if body > end:
+        return -1
+    good = True
+    for i in range(start + 2, body):
+        if data[i] < 33 or data[i] > 126:
             good = False
-        if good:
-            rows[0, row] = op
-            rows[1, row] = start + 2
-            rows[2, row] = body - start - 2
-            rows[3, row] = key
-            rows[4, row] = payload
-            rows[5, row] = end - payload if payload else 0
-            rows[6, row] = task_id
+    return body if good else -1
+
+
+def task_row(data: Any, start: Any, body: Any, end: Any) -> Any:
+    """Return the row of a change that has a key, the size of a payload and the payload from ``body`` on."""
+    left = end - body
+    if left < 12 or u32(data, body + 8) != left - 12:
+        return BAD_ROW
+    return data[start] * 1, start + 2, body - start - 2, i64(data, body), body + 12, left - 12, 0
+
+
+def change_row(data: Any, start: Any, body: Any, task_id: Any) -> Any:
+    """Return the row of a change without a task."""
+    return data[start] * 1, start + 2, body - start - 2, 0, 0, 0, task_id
+
+
+def is_policy(data: Any, body: Any, size: Any) -> Any:
+    """Return whether the ``size`` bytes from ``body`` on are what ``decode_policy`` takes."""
+    if size != 13 and size != 29:
+        return False
+    kind = u32(data, body)
+    is_ranged = data[body + 12] != 0
+    if kind != 1 and kind != PAGED and not (kind == 2 and is_ranged):
+        return False
+    if signed(u32(data, body + 4)) < -1 or signed(u32(data, body + 8)) < -1:
+        return False
+    if not is_ranged:
+        return size == 13
+    return size == 29 and i64(data, body + 13) <= i64(data, body + 21)

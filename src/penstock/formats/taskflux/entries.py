@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.binary import Bytes
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.taskflux.commands import command_kernel
-from penstock.formats.taskflux.deltas import delta_kernel
+from penstock.formats.taskflux.deltas import BAD_ROW, delta_kernel
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import Piece, PieceColumns, scan_columns
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BAD_OP: Final = 0xFF
+BAD_OP: Final = BAD_ROW[0]
 """The op of a whole record whose payload is no delta or command."""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.formats.kernel import bulk, compiled
+from penstock.formats.kernel_bytes import i64, put, u32
 from penstock.formats.taskflux.extensions import (
     ADDING,
     ATTEMPTS,
@@ -165,7 +166,9 @@ def _sextets() -> NDArray[np.int64]:
 
 # What the kernel knows as plain numbers.
 _NOTHING, _LATER, _BAD = map(int, (Verdict.NOTHING, Verdict.LATER, Verdict.BAD))
+_OURS: Final = -1  # of this version: the body decides
 _RESERVED_SIZE: Final = len(RESERVED)
+_TEXT_AT: Final = 2 + len(PREFIX)
 _VERSION, _DOT = PREFIX[_RESERVED_SIZE:]
 _ZERO, _NINE, _PAD = b"09="
 _COLUMNS: Final = len(_FIELDS)
@@ -187,101 +190,110 @@ def _extension_kernel(
     found = 0
     for row in range(len(start)):
         for column in range(_COLUMNS):
-            scratch[column] = 0
-        scratch[_NOT_BEFORE_AT] = -1
-        scratch[_EXPIRES_AT] = -1
-        for column in range(_COLUMNS):
+            is_open = column == _NOT_BEFORE_AT or column == _EXPIRES_AT
+            scratch[column] = -1 if is_open else 0
             rows[column, row] = scratch[column]
-        rows[0, row] = _BAD
-        id_ends[row + 1] = found
-        first = start[row] + 2
-        last = end[row]
-        if data[first - 1] != last - first:
-            continue
-        version = first + _RESERVED_SIZE
-        if last < version + 2 or data[version] != _VERSION or data[version + 1] != _DOT:
-            is_digit = last > version and _ZERO <= data[version] <= _NINE
-            rows[0, row] = _LATER if is_digit else _NOTHING
-            continue
-
-        # Base64: whole groups of four letters, the last with padding and no bits left over.
-        first = version + 2
-        size = last - first
-        if size == 0 or size % 4 != 0:
-            continue
-        pads = 0
-        left_over = 0
-        if data[last - 1] == _PAD:
-            pads = 1
-            left_over = sextets[data[last - 2]] & 3
-            if data[last - 2] == _PAD:
-                pads = 2
-                left_over = sextets[data[last - 3]] & 15
-        good = left_over == 0
-        for i in range(first, last - pads):
-            good = good and sextets[data[i]] < 64
-        if not good:
-            continue
-        at = _COLUMNS
-        for i in range(first, last, 4):
-            group = 0
-            for j in range(i, i + 4):
-                group = group * 64 + (sextets[data[j]] & 63)
-            scratch[at] = group >> 16
-            scratch[at + 1] = (group >> 8) & 0xFF
-            scratch[at + 2] = group & 0xFF
-            at += 3
-        stop = at - pads
-
-        at = _COLUMNS
-        kind = scratch[at]
-        at += 1
-        good = ADDING <= kind <= REMOVING
-        for step in range(len(steps)):
-            if steps[step, 0] != kind:
-                continue
-            flag = steps[step, 1]
-            if flag != 0 and scratch[_FLAGS_AT] & flag == 0:
-                continue
-            width = steps[step, 3]
-            if at + width > stop:
-                good = False
-                break
-            value = 0
-            if width == 8 and scratch[at] >= 128:
-                value = -1  # Two's complement: the bytes behind the sign go on from here.
-            for i in range(at, at + width):
-                value = value * 256 + scratch[i]
-            scratch[steps[step, 2]] = value
-            at += width
-        if kind == ADDING:
-            flags = scratch[_FLAGS_AT]
-            good = good and flags <= _FLAGS_MAX and scratch[_COUNT_AT] > 0
-            good = good and (flags & NOT_BEFORE == 0 or scratch[_NOT_BEFORE_AT] >= 0)
-            good = good and (flags & EXPIRES == 0 or scratch[_EXPIRES_AT] >= 0)
-            good = good and (flags & ATTEMPTS == 0 or scratch[_ATTEMPTS_AT] > 0)
-            good = good and (flags & PRODUCER == 0 or scratch[_TOTAL_AT] >= scratch[_COUNT_AT])
-        elif kind == CREATING:
-            good = good and 1 <= scratch[_LEASE_AT] <= LEASE_MS_MAX
-            good = good and scratch[_ATTEMPTS_MAX_AT] <= INT32_MAX
-        elif good:
-            good = scratch[_NOT_BEFORE_AT] >= -1
-            count = (stop - at) // 8
-            good = good and count > 0 and (stop - at) % 8 == 0
-            if good:
-                for i in range(count):
-                    value = 0
-                    if scratch[at] >= 128:
-                        value = -1
-                    for j in range(at, at + 8):
-                        value = value * 256 + scratch[j]
-                    good = good and value != 0
-                    ids[found + i] = value
-                    at += 8
-            if good:
+        verdict = _verdict(data, start[row] + 2, end[row])
+        if verdict == _OURS:
+            stop = _decode_base64(data, start[row] + _TEXT_AT, end[row], sextets, scratch)
+            kind = scratch[_COLUMNS]
+            at = _read_fields(scratch, steps, stop) if stop > 0 else -1
+            good = at > 0 and _is_possible(scratch, kind)
+            count = 0
+            if good and (kind == RETURNING or kind == REMOVING):
+                count = _read_ids(scratch, at, stop, ids, found)
+                good = count > 0
+                at = stop
+            verdict = _BAD
+            if good and at == stop:
+                verdict = kind
                 found += count
-        if good and at == stop:
-            for column in range(1, _COLUMNS):
-                rows[column, row] = scratch[column]
-            rows[0, row] = kind
-            id_ends[row + 1] = found
+                for column in range(_COLUMNS):
+                    rows[column, row] = scratch[column]
+        rows[0, row] = verdict
+        id_ends[row + 1] = found
+
+
+def _verdict(data: Any, first: Any, last: Any) -> Any:
+    """Return what the name in ``[first, last)`` is as far as its version tells."""
+    if data[first - 1] != last - first:
+        return _BAD
+    version = first + _RESERVED_SIZE
+    if last >= version + 2 and data[version] == _VERSION and data[version + 1] == _DOT:
+        return _OURS
+    is_digit = last > version and _ZERO <= data[version] <= _NINE
+    return _LATER if is_digit else _NOTHING
+
+
+def _decode_base64(data: Any, first: Any, last: Any, sextets: Any, scratch: Any) -> Any:
+    """Write the body behind the fields in ``scratch``; return where it ends there, or -1 if it is no base64.
+
+    Base64 is whole groups of four letters, the last with padding and no bits left over.
+    """
+    size = last - first
+    if size == 0 or size % 4 != 0:
+        return -1
+    pads = 0
+    left_over = 0
+    if data[last - 1] == _PAD:
+        pads = 1
+        left_over = sextets[data[last - 2]] & 3
+        if data[last - 2] == _PAD:
+            pads = 2
+            left_over = sextets[data[last - 3]] & 15
+    good = left_over == 0
+    for i in range(first, last - pads):
+        good = good and sextets[data[i]] < 64
+    at = _COLUMNS
+    for i in range(first, last, 4):
+        group = 0
+        for j in range(i, i + 4):
+            group = group * 64 + (sextets[data[j]] & 63)
+        at = put(scratch, at, group, 3)
+    return at - pads if good else -1
+
+
+def _read_fields(scratch: Any, steps: Any, stop: Any) -> Any:
+    """Read the fields of the body as the steps say; return where they end, or -1 if the body ends before."""
+    at = _COLUMNS + 1
+    for step in range(len(steps)):
+        flag = steps[step, 1]
+        if steps[step, 0] != scratch[_COLUMNS] or (flag != 0 and scratch[_FLAGS_AT] & flag == 0):
+            continue
+        width = steps[step, 3]
+        if at + width > stop:
+            return -1
+        value = scratch[at]
+        if width == 8:
+            value = i64(scratch, at)
+        elif width == 4:
+            value = u32(scratch, at)
+        scratch[steps[step, 2]] = value
+        at += width
+    return at
+
+
+def _is_possible(scratch: Any, kind: Any) -> Any:
+    """Return whether the fields that were read can be those of an extension."""
+    if kind == ADDING:
+        flags = scratch[_FLAGS_AT]
+        good = flags <= _FLAGS_MAX and scratch[_COUNT_AT] > 0
+        good = good and (flags & NOT_BEFORE == 0 or scratch[_NOT_BEFORE_AT] >= 0)
+        good = good and (flags & EXPIRES == 0 or scratch[_EXPIRES_AT] >= 0)
+        good = good and (flags & ATTEMPTS == 0 or scratch[_ATTEMPTS_AT] > 0)
+        return good and (flags & PRODUCER == 0 or scratch[_TOTAL_AT] >= scratch[_COUNT_AT])
+    if kind == CREATING:
+        return 1 <= scratch[_LEASE_AT] <= LEASE_MS_MAX and scratch[_ATTEMPTS_MAX_AT] <= INT32_MAX
+    return (kind == RETURNING or kind == REMOVING) and scratch[_NOT_BEFORE_AT] >= -1
+
+
+def _read_ids(scratch: Any, at: Any, stop: Any, ids: Any, found: Any) -> Any:
+    """Write the ids up to ``stop`` into ``ids`` from ``found`` on; return how many, or 0 if they are not whole."""
+    if (stop - at) % 8 != 0:
+        return 0
+    count = (stop - at) // 8
+    good = True
+    for i in range(count):
+        ids[found + i] = i64(scratch, at + 8 * i)
+        good = good and ids[found + i] != 0
+    return count if good else 0

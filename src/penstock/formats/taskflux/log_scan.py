@@ -18,11 +18,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.binary import Bytes, checksum
+from penstock.binary import CHECKSUM_START, Bytes, checksum
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
+from penstock.formats.kernel_bytes import (
+    crc,
+    crc_tables,
+    emit,
+    i64,
+    signed,
+    u32,
+    u32_little,
+    zeros_end,
+)
 from penstock.formats.taskflux.log import END_MARKER, RECORD_MARKER, LogLayout, Status, Walk, walk
 
 if TYPE_CHECKING:
@@ -323,13 +332,14 @@ def scan_columns(
     size = end if size is None else size
     stop = size if stop is None else stop
     header_size = layout.record_header.size
+    tables = crc_tables(_POLYNOMIAL, is_reflected=False, interpreted=interpreted)
     position, why = start, _FULL
     while why == _FULL:
         room = max(2, min(batch_rows, (end - position) // header_size + 2))
         rows = np.empty((5, room), dtype=np.int64)
         count, position, term, why = kernel(
             buffer, position, stop, end, size, term, header_size, layout.is_marked,
-            layout is LogLayout.ONE_A, _checksum_tables(), rows,
+            layout is LogLayout.ONE_A, tables, rows,
         )  # fmt: skip
         if count:
             yield PieceColumns(
@@ -342,255 +352,159 @@ def scan_columns(
     return int(position)
 
 
-_CHECKSUM_STEP: Final = 16
-
-
-@cache
-def _checksum_tables() -> NDArray[np.int64]:
-    """Return the tables that take the checksum 16 bytes further at a step (CRC-32/MPEG-2)."""
-    import numpy as np
-
-    tables = np.zeros((_CHECKSUM_STEP, 256), dtype=np.int64)
-    for value in range(256):
-        register = value << 24
-        for _ in range(8):
-            register = (register << 1) ^ (0x104C11DB7 if register & 0x80000000 else 0)
-        tables[0, value] = register
-    for step in range(1, _CHECKSUM_STEP):
-        for value in range(256):
-            before = int(tables[step - 1, value])
-            tables[step, value] = ((before << 8) & 0xFFFFFFFF) ^ int(tables[0, before >> 24])
-    return tables
-
-
-# What the kernel knows as plain numbers: why it returned, and the members of ``Status``.
+# What the kernel knows as plain numbers: why it returned, the members of ``Status``, and that more data is needed.
 _DONE, _FULL, _MORE = 0, 1, 2
 _OK, _BAD_CHECKSUM, _BAD_MARKER, _BAD_TERM, _FALLING, _BAD_LENGTH, _TORN, _ZEROS, _LEFTOVER = map(
     int, list(Status)[:9]
 )
-_M0, _M1, _M2, _M3 = RECORD_MARKER
-_JUDGE, _FRAME, _SEARCH = 0, 1, 2
+_UNDECIDED: Final = -1
+_MARKER: Final = int.from_bytes(RECORD_MARKER, "big")
+_MARKER_START: Final = RECORD_MARKER[0]
+_POLYNOMIAL: Final = 0x104C11DB7  # of CRC-32/MPEG-2, highest bit first
 
 
 def _scan_kernel(
     data: Any, position: Any, stop: Any, end: Any, size: Any, previous: Any, header_size: Any,
     marked: Any, little: Any, tables: Any, rows: Any,
 ) -> Any:  # fmt: skip
-    """Scan as the module says, into ``rows``; return rows, position, last term, and why it stopped.
-
-    One loop in three modes. JUDGE takes the record at ``position`` as it is. FRAME asks whether a
-    whole record begins there, to learn whether the bad one at ``held`` ends there. SEARCH looks
-    for a record behind the gap that begins at ``held``. Bytes are multiplied, not shifted, into
-    integers: a shifted byte is unsigned to numba, and mixing the signs makes it a float.
-    """
-    room = rows.shape[1]
+    """Scan as the module says, into ``rows``; return rows, position, last term, and why it stopped."""
     count = 0
-    mode = _JUDGE
-    held = position
-    held_status = _OK
-    held_term = previous
-    held_length = 0
-    while True:
-        here = held if mode else position
-        if count == room:
-            return count, here, previous, _FULL
-        if mode == _JUDGE and (position >= stop or position >= size):
-            return count, position, previous, _DONE
-        if mode == _SEARCH:
-            while position + 4 <= end and not (
-                data[position] == _M0
-                and data[position + 1] == _M1
-                and data[position + 2] == _M2
-                and data[position + 3] == _M3
-            ):
-                position += 1
-            if position + 4 > end or not marked:
-                if end < size and marked:
-                    return count, held, previous, _MORE
-                if held_status == _ZEROS:
-                    position = held
-                    while position < end and data[position] == 0:
-                        position += 1
-                    if position == end:
-                        return count, size, previous, _DONE
-                    held_status = _LEFTOVER
-                rows[0, count] = held
-                rows[1, count] = size - held
-                rows[2, count] = held_status
-                rows[3, count] = 0
-                rows[4, count] = 0
-                return count + 1, size, previous, _DONE
-
-        status = _OK
-        term = 0
-        length = 0
-        body = position + header_size
-        if body > end:
-            if end < size:
-                return count, here, previous, _MORE
-            status = _TORN
-        elif little:
-            i = position
-            term = data[i + 3] * 0x1000000 + data[i + 2] * 0x10000 + data[i + 1] * 0x100 + data[i]
-            i += 4
-            length = data[i + 3] * 0x1000000 + data[i + 2] * 0x10000 + data[i + 1] * 0x100 + data[i]
-        else:
-            i = position + 4 if marked else position
-            term = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i = body - 4
-            length = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-        term -= (term >> 31) << 32
-        length -= (length >> 31) << 32
-        follower = body + length
+    while position < stop and position < size:
+        if count == rows.shape[1]:
+            return count, position, previous, _FULL
         if marked:
-            zero = True
-            prefix = True
-            for i in range(min(4, end - position)):
-                byte = data[position + i]
-                zero = zero and byte == 0
-                prefix = prefix and byte == (_M0, _M1, _M2, _M3)[i]
-            if zero:
-                if position + 4 <= end:
-                    status = _ZEROS
-            elif not prefix:
-                status = _BAD_MARKER
-            elif status == _OK:
-                if header_size == 20:
-                    i = position + 8
-                    low = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    term = (term << 32) | low
-                if length < 0:
-                    status = _BAD_LENGTH
-                elif mode != _JUDGE and term < 1:
-                    status = _BAD_TERM  # No record, however it goes on: more data cannot help.
-                elif follower > size or (mode != _JUDGE and length > RECORD_SIZE_BELIEVED):
-                    status = _TORN
-                elif follower > end:
-                    return count, here, previous, _MORE
-                else:
-                    i = body - 8
-                    stored = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    register = 0xFFFFFFFF
-                    i = body
-                    while i + 16 <= follower:
-                        register = (
-                            tables[15, (register >> 24) ^ data[i]]
-                            ^ tables[14, ((register >> 16) & 0xFF) ^ data[i + 1]]
-                            ^ tables[13, ((register >> 8) & 0xFF) ^ data[i + 2]]
-                            ^ tables[12, (register & 0xFF) ^ data[i + 3]]
-                            ^ tables[11, data[i + 4]]
-                            ^ tables[10, data[i + 5]]
-                            ^ tables[9, data[i + 6]]
-                            ^ tables[8, data[i + 7]]
-                            ^ tables[7, data[i + 8]]
-                            ^ tables[6, data[i + 9]]
-                            ^ tables[5, data[i + 10]]
-                            ^ tables[4, data[i + 11]]
-                            ^ tables[3, data[i + 12]]
-                            ^ tables[2, data[i + 13]]
-                            ^ tables[1, data[i + 14]]
-                            ^ tables[0, data[i + 15]]
-                        )
-                        i += 16
-                    while i + 8 <= follower:
-                        register = (
-                            tables[7, (register >> 24) ^ data[i]]
-                            ^ tables[6, ((register >> 16) & 0xFF) ^ data[i + 1]]
-                            ^ tables[5, ((register >> 8) & 0xFF) ^ data[i + 2]]
-                            ^ tables[4, (register & 0xFF) ^ data[i + 3]]
-                            ^ tables[3, data[i + 4]]
-                            ^ tables[2, data[i + 5]]
-                            ^ tables[1, data[i + 6]]
-                            ^ tables[0, data[i + 7]]
-                        )
-                        i += 8
-                    while i < follower:
-                        register = ((register << 8) & 0xFFFFFFFF) ^ tables[
-                            0, (register >> 24) ^ data[i]
-                        ]
-                        i += 1
-                    if register != stored:
-                        status = _BAD_CHECKSUM
-                    elif term < 1:
-                        status = _BAD_TERM
-                    elif term < previous:
-                        status = _FALLING
-        elif status == _OK:
-            if term < 1:
-                status = _BAD_TERM
-            elif term < previous:
-                status = _FALLING
-            elif length < 0:
-                status = _BAD_LENGTH
-            elif follower > size:
-                status = _TORN
-            elif follower > end:
-                return count, here, previous, _MORE
-
-        if mode == _FRAME:
-            if status == _OK or status == _FALLING:
-                rows[0, count] = held
-                rows[1, count] = position - held
-                rows[2, count] = held_status
-                rows[3, count] = held_term
-                rows[4, count] = held_length
-                count += 1
-                if held_term >= 1:
-                    previous = held_term
-                mode = _JUDGE
-            else:
-                mode = _SEARCH
-                position = held + 1
-        elif mode == _SEARCH:
-            believable = status == _OK or status == _FALLING
-            if believable:
-                if follower + 4 > end and end < size:
-                    return count, held, previous, _MORE
-                zero = True
-                prefix = True
-                for i in range(min(4, end - follower)):
-                    byte = data[follower + i]
-                    zero = zero and byte == 0
-                    prefix = prefix and byte == (_M0, _M1, _M2, _M3)[i]
-                believable = zero or prefix
-            if believable:
-                rows[0, count] = held
-                rows[1, count] = position - held
-                rows[2, count] = held_status
-                rows[3, count] = 0
-                rows[4, count] = 0
-                count += 1
-                mode = _JUDGE
-            else:
-                position += 1
-        elif status == _OK or (marked and (status == _BAD_TERM or status == _FALLING)):
-            rows[0, count] = position
-            rows[1, count] = header_size + length
-            rows[2, count] = status
-            rows[3, count] = term
-            rows[4, count] = length
-            count += 1
-            if term >= 1:
-                previous = term
-            position = follower
+            status, term, length = _marked_record(
+                data, position, end, size, previous, header_size, False, tables
+            )
         else:
-            held = position
-            held_status = status
-            held_term = term
-            held_length = length
-            if marked and status == _BAD_CHECKSUM:
-                mode = _FRAME
-                position = follower
+            status, term, length = _plain_record(data, position, end, size, previous, little)
+        piece_size = header_size + length
+        if status != _OK and not (marked and (status == _BAD_TERM or status == _FALLING)):
+            if status != _UNDECIDED and marked:
+                piece_size, status, term, length = _gap(
+                    data, position, end, size, status, term, length, header_size, tables
+                )
             else:
-                mode = _SEARCH
-                position += 1
+                piece_size, term, length = size - position, 0, 0
+            if status == _UNDECIDED:
+                return count, position, previous, _MORE
+            if status == _ZEROS and position + piece_size == size:
+                return count, size, previous, _DONE
+        emit(rows, count, (position, piece_size, status, term, length))
+        count += 1
+        previous = term if term >= 1 else previous
+        position += piece_size
+    return count, position, previous, _DONE
+
+
+def _plain_record(
+    data: Any, position: Any, end: Any, size: Any, previous: Any, little: Any
+) -> Any:  # fmt: skip
+    """Return status, term and length of the record of generation 1 at ``position``."""
+    body = position + 8
+    if body > end:
+        return (_UNDECIDED if end < size else _TORN), 0, 0
+    if little:
+        term, length = signed(u32_little(data, position)), signed(u32_little(data, position + 4))
+    else:
+        term, length = signed(u32(data, position)), signed(u32(data, position + 4))
+    status = _OK
+    if term < 1:
+        status = _BAD_TERM
+    elif term < previous:
+        status = _FALLING
+    elif length < 0:
+        status = _BAD_LENGTH
+    elif body + length > size:
+        status = _TORN
+    elif body + length > end:
+        status = _UNDECIDED
+    return status, term, length
+
+
+def _marked_record(
+    data: Any, position: Any, end: Any, size: Any, previous: Any, header_size: Any, behind_damage: Any,
+    tables: Any,
+) -> Any:  # fmt: skip
+    """Return status, term and length of the record at ``position``; less is believed ``behind_damage``."""
+    body = position + header_size
+    if body > end and end < size:
+        return _UNDECIDED, 0, 0
+    status = _marker(data, position, end)
+    if status != _OK or body > end:
+        return (_TORN if status == _OK else status), 0, 0
+    term = i64(data, position + 4) if header_size == 20 else signed(u32(data, position + 4))
+    length = signed(u32(data, body - 4))
+    follower = body + length
+    if length < 0:
+        status = _BAD_LENGTH
+    elif behind_damage and term < 1:
+        status = _BAD_TERM  # No record, however it goes on: more data cannot help.
+    elif follower > size or (behind_damage and length > RECORD_SIZE_BELIEVED):
+        status = _TORN
+    elif follower > end:
+        status = _UNDECIDED
+    elif crc(data, body, follower, CHECKSUM_START, tables) != u32_little(data, body - 8):
+        status = _BAD_CHECKSUM
+    elif term < 1:
+        status = _BAD_TERM
+    elif term < previous:
+        status = _FALLING
+    return status, term, length
+
+
+def _marker(data: Any, position: Any, end: Any) -> Any:
+    """Return ``_OK`` for a record marker, ``_ZEROS`` for zeros, and ``_TORN`` if either is cut off by the end."""
+    if position + 4 <= end:
+        word = u32(data, position)
+        return _OK if word == _MARKER else _ZEROS if word == 0 else _BAD_MARKER
+    word = 0
+    for i in range(position, end):
+        word = word * 0x100 + data[i]
+    is_marker = word == _MARKER >> (8 * (position + 4 - end))
+    return _TORN if is_marker or word == 0 else _BAD_MARKER
+
+
+def _gap(
+    data: Any, position: Any, end: Any, size: Any, status: Any, term: Any, length: Any,
+    header_size: Any, tables: Any,
+) -> Any:  # fmt: skip
+    """Return size, status, term and length of what stands at ``position`` and is no whole record."""
+    if status == _BAD_CHECKSUM:
+        piece_size = header_size + length
+        follower = position + piece_size
+        after, _, _ = _marked_record(data, follower, end, size, 0, header_size, True, tables)
+        if after == _OK or after == _UNDECIDED:
+            return piece_size, (status if after == _OK else after), term, length
+    resumed, is_found = _search(data, position + 1, end, size, header_size, tables)
+    if is_found:
+        return resumed - position, status, 0, 0
+    if end < size:
+        return 0, _UNDECIDED, 0, 0
+    if status == _ZEROS and zeros_end(data, position, end) < end:
+        status = _LEFTOVER
+    return size - position, status, 0, 0
+
+
+def _search(data: Any, position: Any, end: Any, size: Any, header_size: Any, tables: Any) -> Any:
+    """Return where the first believable record from ``position`` on begins, and whether there is one."""
+    while True:
+        position = _next_marker(data, position, end)
+        if position + 4 > end:
+            return position, False
+        status, _, length = _marked_record(data, position, end, size, 0, header_size, True, tables)
+        follower = position + header_size + length
+        if status == _UNDECIDED or (status == _OK and follower + 4 > end and end < size):
+            return position, False
+        if status == _OK and _marker(data, follower, end) != _BAD_MARKER:
+            return position, True
+        position += 1
+
+
+def _next_marker(data: Any, position: Any, end: Any) -> Any:
+    """Return where the next record marker from ``position`` on begins; if there is none, what is near the end."""
+    while position + 4 <= end:
+        if data[position] == _MARKER_START and u32(data, position) == _MARKER:
+            break
+        position += 1
+    return position

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.formats.kernel import bulk, compiled
+from penstock.formats.kernel_bytes import copy, put
 from penstock.formats.taskflux.snapshot import QueueForm
 
 if TYPE_CHECKING:
@@ -41,15 +42,7 @@ def _encode_kernel(ids: Any, keys: Any, bounds: Any, data: Any, has_ids: Any, en
         start = bounds[row]
         size = bounds[row + 1] - start
         if has_ids:
-            for i in range(8):
-                encoded[position + i] = (ids[row] >> (56 - 8 * i)) & 0xFF
-            position += 8
-        for i in range(8):
-            encoded[position + i] = (keys[row] >> (56 - 8 * i)) & 0xFF
-        position += 8
-        for i in range(4):
-            encoded[position + i] = (size >> (24 - 8 * i)) & 0xFF
-        position += 4
-        for i in range(size):
-            encoded[position + i] = data[start + i]
-        position += size
+            position = put(encoded, position, ids[row], 8)
+        position = put(encoded, position, keys[row], 8)
+        position = put(encoded, position, size, 4)
+        position = copy(data, start, encoded, position, size)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
+from penstock.formats.kernel_bytes import emit, i64, u32
 from penstock.formats.taskflux.snapshot import WINDOW, QueueForm, SnapshotLayout
 from penstock.formats.taskflux.snapshot_decode import (
     ReadAt,
@@ -108,38 +109,24 @@ def _task_kernel(
     """Decode tasks from ``position`` on into ``rows``; return how many, and where the next begins.
 
     Stops at one that is not whole in ``data``, has a negative length, or an id that is 0 or above the
-    last, whose two halves the caller gives: 64 bits without a sign are compared in parts. Bytes are
-    multiplied, not shifted: a shifted byte is unsigned to numba, and mixing the signs makes it a float.
+    last, whose two halves the caller gives: 64 bits without a sign are compared in parts.
     """
     end = len(data)
-    room = rows.shape[1]
     header_size = 20 if has_ids else 12
     count = 0
-    while count < room and position + header_size <= end:
-        i = position
+    while count < rows.shape[1] and position + header_size <= end:
         task_id = done + count + 1
         if has_ids:
-            high = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i += 4
-            low = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i += 4
+            high, low = u32(data, position), u32(data, position + 4)
             if high > last_high or (high == last_high and low > last_low) or high + low == 0:
                 break
-            task_id = ((high - ((high >> 31) << 32)) << 32) | low
-        high = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-        i += 4
-        low = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-        i += 4
-        length = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-        body = i + 4
+            task_id = i64(data, position)
+        body = position + header_size
+        length = u32(data, body - 4)
         if length >= 0x80000000 or body + length > end:
             break
-        rows[0, count] = position
-        rows[1, count] = header_size + length
-        rows[2, count] = task_id
-        rows[3, count] = ((high - ((high >> 31) << 32)) << 32) | low
-        rows[4, count] = body
-        rows[5, count] = length
+        key = i64(data, body - 12)
+        emit(rows, count, (position, header_size + length, task_id, key, body, length))
         count += 1
         position = body + length
     return count, position
