@@ -17,9 +17,10 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.binary import Bytes
+from penstock.binary import CHECKSUM_START, Bytes
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN, FRAMING
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
+from penstock.formats.kernel_bytes import crc, crc_tables, emit, u32_little
 from penstock.model import INT64_MAX
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class FrameScanner:
         end, base = len(data), self._base
         buffer = data.tobytes() if self._interpreted else data
         kernel: Any = _frame_kernel if self._interpreted else compiled(_frame_kernel)
+        tables = crc_tables(_POLYNOMIAL, is_reflected=True, interpreted=self._interpreted)
         known = np.zeros(end // _BLOCK + 2, dtype=np.int64)
         position, index, needed = 0, self.place.index, 0
         gap = _NO_GAP if self._gap is None else self._gap - base
@@ -205,7 +207,7 @@ class FrameScanner:
             rows = np.empty((4, room), dtype=np.int64)
             count, position, gap, index, needed, is_full = kernel(
                 buffer, position, gap, index, self._first - base, self._stop - base, end, self._size - base,
-                _tables(self._interpreted), _powers(self._interpreted), known, rows,
+                tables, _powers(self._interpreted), known, rows,
             )  # fmt: skip
             self.place = Place(base + int(position if gap == _NO_GAP else gap), int(index))
             if count:
@@ -256,25 +258,7 @@ def _joined(pieces: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
 
 
 _LENGTH_SIZE: Final = 4
-_CHECKSUM_STEP: Final = 16
-_POLYNOMIAL: Final = 0xEDB88320
-
-
-@cache
-def _tables(as_list: bool) -> Any:
-    """Return the tables that take the checksum 16 bytes further at a step (CRC-32 of IEEE 802.3), as one row."""
-    import numpy as np
-
-    rows: list[int] = []
-    for value in range(256):
-        register = value
-        for _ in range(8):
-            register = (register >> 1) ^ (_POLYNOMIAL if register & 1 else 0)
-        rows.append(register)
-    for place in range(256, _CHECKSUM_STEP * 256):
-        before = rows[place - 256]
-        rows.append((before >> 8) ^ rows[before & 0xFF])
-    return rows if as_list else np.array(rows, dtype=np.int64)
+_POLYNOMIAL: Final = 0xEDB88320  # of CRC-32 of IEEE 802.3, lowest bit first
 
 
 @cache
@@ -293,10 +277,9 @@ def _powers(as_list: bool) -> Any:
     return found if as_list else np.array(found, dtype=np.int64)
 
 
-# What the kernel knows as plain numbers: the members of ``Verdict``, that it is in no gap, and the ways to a checksum.
+# What the kernel knows as plain numbers: the members of ``Verdict``, and that it is in no gap.
 _GOOD, _OTHER_END, _FRAME, _GAP, _TAIL = map(int, Verdict)
 _NO_GAP: Final = -(2**62)
-_CHECKED, _DIRECT, _BLOCKS, _UNTIL_END, _UNTIL_START = range(5)
 _BLOCK: Final = 4096
 _DIRECT_MAX: Final = 16_384
 """Up to this length it is quicker to compute a checksum from the bytes."""
@@ -311,173 +294,115 @@ def _frame_kernel(
     Return how many rows it wrote, its position, where the gap began in which that is, the frames before it, up to where
     the buffer must reach for more to be judged, and whether ``rows`` is full. All positions count from the buffer's first
     byte; a gap may have begun before it.
-
-    A search tries many places, and hostile bytes may give each of them a length of megabytes. So the checksum of a long
-    stretch is had from those of two beginnings, of ``known`` blocks: what it was at its end, less what so many
-    bytes leave of what it was at its start. No byte is looked at much more than once.
-
-    Bytes are multiplied, not shifted, into integers: a shifted byte is unsigned to numba, and mixing the signs makes it
-    a float.
     """
-    known[0] = 0
     anchor = 0  # where the blocks begin of which checksums are known
     blocks = 0
     count = 0
     while True:
-        begin = position if gap == _NO_GAP else gap
-        if gap == _NO_GAP:
-            if position >= stop or position >= size:
-                return count, position, gap, index, position, False
-            if count == rows.shape[1]:
-                return count, position, gap, index, position, True
-        # The length that stands here; in a gap, at the next place where both lengths agree. 0: none, -1: not known.
-        length = 0
-        agrees = False
-        while True:
-            needed = position + 4
-            if needed > end:
-                length = -1
-                break
-            length = (
-                data[position]
-                + data[position + 1] * 0x100
-                + data[position + 2] * 0x10000
-                + data[position + 3] * 0x1000000
-            )
-            if length < FRAME_MIN or length > FRAME_MAX or position + length > size:
-                length = 0
-            elif position + length > end:
-                needed = position + length
-                length = -1
-                break
-            else:
-                agrees = True
-                behind = position + length - 4
-                for i in range(4):
-                    if data[position + i] != data[behind + i]:
-                        agrees = False
-            if gap == _NO_GAP or agrees:
-                break
-            position += 1
+        is_gap = gap != _NO_GAP
+        begin = gap if is_gap else position
+        if not is_gap and (position >= stop or position >= size or count == rows.shape[1]):
+            is_full = position < stop and position < size
+            return count, position, gap, index, position, is_full
+        position, length, needed = _next_length(data, position, end, size, is_gap)
         if length < 0:
             if end < size:
                 return count, position, gap, index, needed, False
             if begin >= first:
-                rows[0, count] = begin
-                rows[1, count] = end - begin
-                rows[2, count] = index
-                rows[3, count] = _TAIL
+                emit(rows, count, (begin, end - begin, index, _TAIL))
                 count += 1
             return count, end, _NO_GAP, index, end, False
-        if length == 0:
-            gap = position
-            position += 1
-            continue
-
+        agrees = length > 0 and u32_little(data, position + length - 4) == length
         is_whole = agrees  # what a walk goes by
-        if gap != _NO_GAP or begin >= first or not agrees:
+        if length > 0 and (is_gap or begin >= first or not agrees):
             checked = position + length - 8
-            value = 0
-            step = _DIRECT
-            if length > _DIRECT_MAX:
-                step = _BLOCKS
-                if (position - anchor) // _BLOCK >= blocks:
-                    anchor = position
-                    blocks = 1
-            while step != _CHECKED:
-                i = position
-                until = checked
-                register = 0xFFFFFFFF
-                if step == _BLOCKS:
-                    i = anchor + (blocks - 1) * _BLOCK
-                    until = i + _BLOCK
-                    if until > checked:
-                        step = _UNTIL_END
-                        continue
-                    register ^= known[blocks - 1]
-                elif step != _DIRECT:
-                    until = checked if step == _UNTIL_END else position
-                    number = (until - anchor) // _BLOCK
-                    i = anchor + number * _BLOCK
-                    register ^= known[number]
-                while i + 16 <= until:
-                    # Of a slice the compiler knows that no index is behind its end.
-                    d = data[i : i + 16]
-                    register = (
-                        t[0xF00 + ((register & 0xFF) ^ d[0])]
-                        ^ t[0xE00 + (((register >> 8) & 0xFF) ^ d[1])]
-                        ^ t[0xD00 + (((register >> 16) & 0xFF) ^ d[2])]
-                        ^ t[0xC00 + ((register >> 24) ^ d[3])]
-                        ^ t[0xB00 + d[4]]
-                        ^ t[0xA00 + d[5]]
-                        ^ t[0x900 + d[6]]
-                        ^ t[0x800 + d[7]]
-                        ^ t[0x700 + d[8]]
-                        ^ t[0x600 + d[9]]
-                        ^ t[0x500 + d[10]]
-                        ^ t[0x400 + d[11]]
-                        ^ t[0x300 + d[12]]
-                        ^ t[0x200 + d[13]]
-                        ^ t[0x100 + d[14]]
-                        ^ t[0x000 + d[15]]
-                    )
-                    i += 16
-                while i < until:
-                    register = (register >> 8) ^ t[(register & 0xFF) ^ data[i]]
-                    i += 1
-                register ^= 0xFFFFFFFF
-                if step == _BLOCKS:
-                    known[blocks] = register
-                    blocks += 1
-                elif step == _UNTIL_START:
-                    # What so many bytes more leave of it: times x to the power of 8 times their number.
-                    number = checked - position
-                    place = 0
-                    while number > 0:
-                        if number & 1:
-                            other = powers[place]
-                            product = 0
-                            while register > 0:
-                                if register & 0x80000000:
-                                    product ^= other
-                                register = (register << 1) & 0xFFFFFFFF
-                                other = (other >> 1) ^ (_POLYNOMIAL if other & 1 else 0)
-                            register = product
-                        number >>= 1
-                        place += 1
-                    value ^= register
-                    step = _CHECKED
-                else:
-                    value = register
-                    step = _CHECKED if step == _DIRECT else _UNTIL_START
-            stored = (
-                data[checked]
-                + data[checked + 1] * 0x100
-                + data[checked + 2] * 0x10000
-                + data[checked + 3] * 0x1000000
+            value, anchor, blocks = _checksum(
+                data, position, checked, t, powers, known, anchor, blocks
             )
-            is_whole = value == stored
+            is_whole = value == u32_little(data, checked)
 
-        if gap != _NO_GAP:
-            if is_whole:
-                if begin >= first:
-                    rows[0, count] = gap
-                    rows[1, count] = position - gap
-                    rows[2, count] = index
-                    rows[3, count] = _GAP
-                    count += 1
-                gap = _NO_GAP
-            else:
-                position += 1
-        elif is_whole or agrees:
+        if is_gap and is_whole:
             if begin >= first:
-                rows[0, count] = position
-                rows[1, count] = length
-                rows[2, count] = index
-                rows[3, count] = _FRAME if not is_whole else _GOOD if agrees else _OTHER_END
+                emit(rows, count, (gap, position - gap, index, _GAP))
+                count += 1
+            gap = _NO_GAP
+        elif not is_gap and (is_whole or agrees):
+            if begin >= first:
+                verdict = _FRAME if not is_whole else _GOOD if agrees else _OTHER_END
+                emit(rows, count, (position, length, index, verdict))
                 count += 1
             index += 1
             position += length
         else:
-            gap = position
+            gap = begin
             position += 1
+
+
+def _next_length(data: Any, position: Any, end: Any, size: Any, is_gap: Any) -> Any:
+    """Return where a length stands, the length, and up to where the buffer must reach to judge it.
+
+    That is at ``position``; in a gap, at the next place where both lengths agree. The length is 0 if no frame
+    can have it, and -1 if the buffer ends before the frame does.
+    """
+    while True:
+        if position + 4 > end:
+            return position, -1, position + 4
+        length = u32_little(data, position)
+        follower = position + length
+        if length < FRAME_MIN or length > FRAME_MAX or follower > size:
+            length = 0
+        elif follower > end:
+            return position, -1, follower
+        if not is_gap or (length > 0 and u32_little(data, follower - 4) == length):
+            return position, length, follower
+        position += 1
+
+
+def _checksum(
+    data: Any, start: Any, stop: Any, t: Any, powers: Any, known: Any, anchor: Any, blocks: Any
+) -> Any:
+    """Return the checksum of ``[start, stop)``, and the anchor and number of the blocks that are known then.
+
+    A search tries many places, and hostile bytes may give each of them a length of megabytes. So the checksum of a long
+    stretch is had from those of two beginnings, of ``known`` blocks: what it was at its end, less what so many
+    bytes leave of what it was at its start. No byte is looked at much more than once.
+    """
+    if stop - start <= _DIRECT_MAX:
+        return _extended(data, start, stop, 0, t), anchor, blocks
+    if (start - anchor) // _BLOCK >= blocks:
+        anchor = start
+        blocks = 1
+        known[0] = 0
+    block = anchor + (blocks - 1) * _BLOCK
+    while block + _BLOCK <= stop:
+        known[blocks] = _extended(data, block, block + _BLOCK, known[blocks - 1], t)
+        blocks += 1
+        block += _BLOCK
+    number = (start - anchor) // _BLOCK
+    before = _extended(data, anchor + number * _BLOCK, start, known[number], t)
+    number = (stop - anchor) // _BLOCK
+    value = _extended(data, anchor + number * _BLOCK, stop, known[number], t)
+    return value ^ _lengthened(before, stop - start, powers), anchor, blocks
+
+
+def _extended(data: Any, start: Any, stop: Any, checksum: Any, t: Any) -> Any:
+    """Return the checksum of what had ``checksum``, followed by ``[start, stop)``."""
+    return crc(data, start, stop, checksum ^ CHECKSUM_START, t) ^ CHECKSUM_START
+
+
+def _lengthened(register: Any, count: Any, powers: Any) -> Any:
+    """Return what ``count`` bytes more leave of a checksum: times x to the power of 8 times their number."""
+    place = 0
+    while count > 0:
+        if count & 1:
+            other = powers[place]
+            product = 0
+            while register > 0:
+                if register & 0x80000000:
+                    product ^= other
+                register = (register << 1) & 0xFFFFFFFF
+                other = (other >> 1) ^ (_POLYNOMIAL if other & 1 else 0)
+            register = product
+        count >>= 1
+        place += 1
+    return register
