@@ -1,9 +1,9 @@
 """The journal of a classic queue, ``journal.jif``: what was published, delivered and acknowledged.
 
 This module owns the journal's records, and what index segments have in common with it: statuses,
-kinds, pieces, columns and the fields of a publish record. ``scan`` is the plain reader;
-``scan_journal_columns`` gives the same answers in columns, by a kernel (a property test holds the
-two together). What an embedded message means is not known here (docs/formats/rabbitmq.md).
+kinds, pieces, columns and the fields of a publish record. ``scan`` yields pieces one by one,
+``scan_journal_columns`` columns; both judge what is there by the same functions, ``scan`` interpreted.
+What an embedded message means is not known here (docs/formats/rabbitmq.md).
 
 There is no checksum and no marker, so a scan cannot go on behind damage. It ends in one piece that
 holds the rest of the file: torn, zeros, or no record. ``proof`` tells where records begin again.
@@ -11,7 +11,7 @@ holds the rest of the file: torn, zeros, or no record. ``proof`` tells where rec
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from struct import Struct
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType
 from penstock.binary import UINT64, Bytes, hexadecimal
 from penstock.errors import InvalidValue
 from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
+from penstock.formats.kernel_bytes import emit, i64, u32, zeros_end
 from penstock.model import UINT64_MAX
 
 if TYPE_CHECKING:
@@ -39,8 +40,12 @@ TERM_MARKER: Final = 131
 TERM_TAGS: Final = (104, 80)
 """The second byte of every message: it is a tuple, or compressed."""
 
+_TUPLE_TAG, _COMPRESSED_TAG = TERM_TAGS
+
 PUBLISH_FIELDS: Final = Struct(">16sQII")
 """Message id, expiry in microseconds, size of the body, length of the embedded message."""
+
+_FIELDS_BEHIND_ID: Final = PUBLISH_FIELDS.size - MESSAGE_ID_SIZE
 
 WORD_SIZE: Final = UINT64.size
 PUBLISH_SIZE: Final = WORD_SIZE + PUBLISH_FIELDS.size
@@ -110,12 +115,72 @@ class Publish:
             raise InvalidValue(f"a message must be a term, not {hexadecimal(self.embedded[:2])}")
 
 
-def begins_like_message(data: Bytes, offset: int, length: int) -> bool:
+# --- what stands somewhere in a file -------------------------------------------------------------
+#
+# These functions run as they are for ``scan``, and compiled as parts of the kernels. They return a row: the fields of
+# ``Piece`` but the last, as plain numbers, an expiry as the signed integer with its bits.
+
+_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
+_NONE: Final = int(Kind.NONE)
+UNDECIDED: Final = -1
+"""The status of a row where only more data can tell what is there."""
+
+
+def begins_like_message(data: Any, offset: Any, length: Any) -> Any:
     """Return whether what could be a message begins like one; nothing behind that is looked at."""
-    return length >= 2 and data[offset] == TERM_MARKER and data[offset + 1] in TERM_TAGS
+    if length < 2 or data[offset] != TERM_MARKER:
+        return False
+    return data[offset + 1] == _TUPLE_TAG or data[offset + 1] == _COMPRESSED_TAG
+
+
+def _judge(data: Any, position: Any, end: Any, size: Any) -> Any:
+    """Return the row of what stands at ``position`` in a journal."""
+    if position + WORD_SIZE > size:
+        return no_record(position, _TORN, size)
+    if position + WORD_SIZE > end:
+        return no_record(position, UNDECIDED, size)
+    kind = data[position] // 64 * 1
+    sequence = i64(data, position) & SEQUENCE_MAX
+    if kind >= 2:
+        return position, WORD_SIZE, _OK, kind, sequence, 0, 0, 0
+    body = position + PUBLISH_SIZE
+    if body <= end and u32(data, body - 8) == 0 and zeros_end(data, position, body) == body:
+        return no_record(position, _BAD_RECORD, size)
+    return judge_publish(data, position, body, kind, sequence, end, size)
+
+
+def judge_publish(
+    data: Any, position: Any, body: Any, kind: Any, sequence: Any, end: Any, size: Any
+) -> Any:
+    """Return the row of a publish record whose fields end at ``body``, in a journal and in a segment alike."""
+    length = 0
+    if body <= end:
+        length = u32(data, body - 4)
+    follower = body + length
+    if follower > size:
+        return no_record(position, _TORN, size)
+    if follower > end:
+        return no_record(position, UNDECIDED, size)
+    is_good = length == 0 or begins_like_message(data, body, length)
+    status = _OK if is_good else _BAD_MESSAGE
+    expiry, body_size = i64(data, body - 16), u32(data, body - 8)
+    return position, follower - position, status, kind, sequence, expiry, body_size, length
+
+
+def no_record(position: Any, status: Any, size: Any) -> Any:
+    """Return the row of the rest of the file, if that is not only zeros."""
+    return position, size - position, status, _NONE, 0, 0, 0, 0
 
 
 # --- one by one ----------------------------------------------------------------------------------
+
+Judge = Callable[[Bytes, int, int, int], tuple[int, int, int, int, int, int, int, int]]
+"""Returns the row of what stands at a position, before the data's end and the file's."""
+
+
+# Quicker to take a member from than the enumeration is.
+_STATUSES: Final = tuple(Status)
+_KINDS: Final = tuple(Kind)
 
 
 def scan(
@@ -127,75 +192,33 @@ def scan(
     ends earlier. Returns where it stopped: before ``stop`` and the file's end only if more data is
     needed to judge what is there.
     """
+    return scan_by(_judge, data, start=start, stop=stop, size=size)
+
+
+def scan_by(
+    judge: Judge, data: Bytes, *, start: int, stop: int | None, size: int | None
+) -> Generator[Piece, None, int]:
+    """Scan a journal or a segment."""
     end = len(data)
     size = end if size is None else size
     stop = size if stop is None else stop
     position = start
     while position < stop and position < size:
-        piece = _piece(data, position, end, size)
-        if piece is None:
+        _, piece_size, code, kind, sequence, expiry, body_size, length = judge(
+            data, position, end, size
+        )
+        if kind == Kind.NONE and not bytes(data[position:end]).strip(b"\x00"):
+            code = Status.ZEROS if end == size else UNDECIDED
+        if code == UNDECIDED:
             return position
-        yield piece
-        position += piece.size
+        id_end = position + piece_size - length - _FIELDS_BEHIND_ID
+        message_id = b"" if kind > 1 else bytes(data[id_end - MESSAGE_ID_SIZE : id_end])
+        yield Piece(
+            position, piece_size, _STATUSES[code], _KINDS[kind], SequenceNumber(sequence),
+            expiry & UINT64_MAX, body_size, length, message_id,
+        )  # fmt: skip
+        position += piece_size
     return position
-
-
-def _piece(data: Bytes, position: int, end: int, size: int) -> Piece | None:
-    """Return the piece at ``position``, or ``None`` if only more data can tell what it is."""
-    if position + WORD_SIZE > size:
-        return rest(data, position, Status.TORN, size)
-    if position + WORD_SIZE > end:
-        return None
-    (word,) = UINT64.unpack_from(data, position)
-    kind, sequence = Kind(word >> 62), SequenceNumber(word & SEQUENCE_MAX)
-    if kind in (Kind.DELIVER, Kind.ACK):
-        return Piece(position, WORD_SIZE, Status.OK, kind, sequence, 0, 0, 0, b"")
-    body = position + PUBLISH_SIZE
-    if body > size:
-        return rest(data, position, Status.TORN, size)
-    if body > end:
-        return None
-    if not any(data[position:body]):
-        return rest(data, position, Status.BAD_RECORD, size)
-    return publish_piece(data, position, PUBLISH_SIZE, kind, sequence, size)
-
-
-def publish_piece(
-    data: Bytes,
-    position: int,
-    publish_size: int,
-    kind: Kind,
-    sequence: SequenceNumber,
-    size: int,
-) -> Piece | None:
-    """Return a publish record whose fields are there, in a journal and in a segment alike."""
-    body = position + publish_size
-    fields = PUBLISH_FIELDS.unpack_from(data, body - PUBLISH_FIELDS.size)
-    message_id, expiry_us, body_size, length = fields
-    follower = body + length
-    if follower > size:
-        return rest(data, position, Status.TORN, size)
-    if follower > len(data):
-        return None
-    is_good = length == 0 or begins_like_message(data, body, length)
-    status = Status.OK if is_good else Status.BAD_MESSAGE
-    return Piece(
-        position, follower - position, status, kind, sequence,
-        expiry_us, body_size, length, message_id,
-    )  # fmt: skip
-
-
-def rest(data: Bytes, position: int, status: Status, size: int) -> Piece | None:
-    """Return the rest of the file as one piece: zeros if it is only zeros, else of ``status``.
-
-    ``None`` means that the data ends before the file and holds only zeros so far.
-    """
-    end = len(data)
-    if not bytes(data[position:end]).strip(b"\x00"):
-        if end < size:
-            return None
-        status = Status.ZEROS
-    return Piece(position, size - position, status, Kind.NONE, SequenceNumber(0), 0, 0, 0, b"")
 
 
 def decode_publish(data: Bytes, piece: Piece) -> Publish:
@@ -312,100 +335,25 @@ def scan_journal_columns(
     )
 
 
-# What the kernel knows as plain numbers.
-_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
-_NONE = int(Kind.NONE)
-
-
 def _journal_kernel(data: Any, position: Any, stop: Any, end: Any, size: Any, rows: Any) -> Any:
-    """Scan as ``scan`` does, into ``rows``; return rows, position, and whether more rows are to come.
-
-    Bytes are multiplied, not shifted, into integers: a shifted byte is unsigned to numba, and
-    mixing the signs makes it a float. An expiry is written as the signed integer with its bits.
-    """
-    room = rows.shape[1]
+    """Scan as ``scan`` does, into ``rows``; return rows, position, and whether more rows are to come."""
     count = 0
     while position < stop and position < size:
-        if count == room:
+        if count == rows.shape[1]:
             return count, position, True
-        status = _OK
-        kind = _NONE
-        sequence = 0
-        expiry = 0
-        body_size = 0
-        length = 0
-        follower = size
-        body = position + 40
-        if position + 8 > size:
-            status = _TORN
-        elif position + 8 > end:
+        piece = _judge(data, position, end, size)
+        status = settled(data, piece, end, size)
+        if status == UNDECIDED:
             return count, position, False
-        elif data[position] >= 128:
-            kind = data[position] // 64 * 1
-            follower = position + 8
-        elif body > size:
-            status = _TORN
-        elif body > end:
-            return count, position, False
-        else:
-            i = position + 24
-            high = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i += 4
-            low = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            expiry = ((high - ((high >> 31) << 32)) << 32) | low
-            i += 4
-            body_size = (
-                data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            )
-            i += 4
-            length = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            zero = expiry == 0 and body_size == 0 and length == 0
-            i = position
-            while zero and i < position + 24:
-                zero = data[i] == 0
-                i += 1
-            if zero:
-                status = _BAD_RECORD
-            elif body + length > size:
-                status = _TORN
-                expiry = 0
-                body_size = 0
-                length = 0
-            elif body + length > end:
-                return count, position, False
-            else:
-                kind = data[position] // 64 * 1
-                follower = body + length
-                if length > 0:
-                    tag = data[body + 1] if length >= 2 else 0
-                    if data[body] != 131 or (tag != 104 and tag != 80):
-                        status = _BAD_MESSAGE
-        if kind == _NONE:
-            i = position
-            while i < end and data[i] == 0:
-                i += 1
-            if i == end:
-                if end < size:
-                    return count, position, False
-                status = _ZEROS
-        else:
-            high = (
-                data[position] % 64 * 0x1000000
-                + data[position + 1] * 0x10000
-                + data[position + 2] * 0x100
-                + data[position + 3]
-            )
-            i = position + 4
-            low = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            sequence = high * 0x100000000 + low
-        rows[0, count] = position
-        rows[1, count] = follower - position
+        emit(rows, count, piece)
         rows[2, count] = status
-        rows[3, count] = kind
-        rows[4, count] = sequence
-        rows[5, count] = expiry
-        rows[6, count] = body_size
-        rows[7, count] = length
         count += 1
-        position = follower
+        position += piece[1]
     return count, position, False
+
+
+def settled(data: Any, piece: Any, end: Any, size: Any) -> Any:
+    """Return the status of a row: another than it has where only zeros follow."""
+    if piece[3] == _NONE and zeros_end(data, piece[0], end) == end:
+        return _ZEROS if end == size else UNDECIDED
+    return piece[2]

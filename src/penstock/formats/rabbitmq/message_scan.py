@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.formats.kernel import bulk, compiled
+from penstock.formats.kernel_bytes import u16, u32
 from penstock.formats.rabbitmq.messages import BASIC_CLASS, ID_SIZE, NONE, PROTOCOL
 
 if TYPE_CHECKING:
@@ -161,8 +162,7 @@ def _message_kernel(data: Any, start: Any, length: Any, steps: Any, names: Any, 
     """Walk over the terms by ``steps``; a term that leaves them is left to ``decode_message``.
 
     A term with the address of the one before is not walked over up to there: its parts stand where that one's
-    stand. Bytes are multiplied, not shifted, into integers: a shifted byte is unsigned to numba, and
-    mixing the signs makes it a float.
+    stand.
     """
     last = 0  # the last row that was read here
     last_length = 0
@@ -171,123 +171,26 @@ def _message_kernel(data: Any, start: Any, length: Any, steps: Any, names: Any, 
     while steps[marked, 0] != _MARK:
         marked += 1
     for row in range(len(start)):
-        position = start[row]
-        end = position + length[row]
-        good = position < end and data[position] == 131
-        position += 1
+        begin = start[row]
+        end = begin + length[row]
+        position = begin + 1 if begin < end and data[begin] == 131 else _NOT_SO
         step = 0
         is_new = 1
-        if last_length > 0 and length[row] > last_length:
-            one = data[start[last] : start[last] + last_length]
-            other = data[start[row] : start[row] + last_length]
-            # Without an early end the compiler compares many bytes at once.
-            differing = 0
-            for i in range(last_length):
-                differing |= one[i] ^ other[i]
-            if differing == 0:
-                position = start[row] + last_length
-                step = marked
-                is_new = 0
-                for column in range(1, 7, 2):
-                    rows[column, row] = rows[column, last] + start[row] - start[last]
-                    rows[column + 1, row] = rows[column + 1, last]
-                # The number of keys stands where others have a length, so it is copied as one.
-        while good and step < len(steps):
-            operation = steps[step, 0]
-            value = steps[step, 1]
-            column = steps[step, 2]
-            step += 1
-            if operation == _MARK:
-                rows[column, row] = position - start[row]
-                continue
-            # No value of these is shorter than two bytes but the empty list, and that is never the last.
-            if position + 2 > end:
-                good = False
-                break
-            tag = data[position] * 1
-            if operation == _TUPLE:
-                if tag == 104:
-                    good = data[position + 1] == value
-                    position += 2
-                elif tag == 105 and position + 5 <= end:
-                    i = position + 1
-                    count = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    good = count == value
-                    position += 5
-                else:
-                    good = False
-            elif operation == _ATOM or operation == _FLAG:
-                size = data[position + 1] * 1
-                if tag == 119 or tag == 115:
-                    position += 2
-                elif (tag == 100 or tag == 118) and position + 3 <= end:
-                    size = size * 0x100 + data[position + 2]
-                    position += 3
-                else:
-                    good = False
-                if operation == _FLAG:
-                    value = 0 if size == 4 else 4
-                    rows[column, row] = 1 if size == 4 else 0
-                    column = size if size == 4 else 5
-                if good:
-                    good = size == column and position + size <= end
-                i = 0
-                while good and i < size:
-                    good = data[position + i] == names[value + i]
-                    i += 1
-                position += size
-            elif operation == _INTEGER:
-                good = tag == 97 and data[position + 1] == value
-                position += 2
+        if length[row] > last_length > 0 and _is_same(data, start[last], begin, last_length):
+            position = begin + last_length
+            step = marked
+            is_new = 0
+            for column in range(1, 7, 2):
+                rows[column, row] = rows[column, last] + begin - start[last]
+                rows[column + 1, row] = rows[column + 1, last]
+            # The number of keys stands where others have a length, so it is copied as one.
+        while position >= 0 and step < len(steps):
+            if steps[step, 0] == _MARK:
+                rows[steps[step, 2], row] = position - begin
             else:
-                # A binary, or a list of binaries: of keys, or of one fragment of a body.
-                count = 1
-                is_list = operation == _KEYS or operation == _BODY
-                if is_list and tag == 106:
-                    count = 0
-                    position += 1
-                elif is_list:
-                    if tag == 108 and position + 5 <= end:
-                        i = position + 1
-                        count = (
-                            data[i] * 0x1000000
-                            + data[i + 1] * 0x10000
-                            + data[i + 2] * 0x100
-                            + data[i + 3]
-                        )
-                        good = count > 0 and count <= (KEYS_MAX if operation == _KEYS else 1)
-                        position += 5
-                    else:
-                        good = False
-                rows[column, row] = position + KEY_HEAD_SIZE if count > 0 else position
-                if operation == _KEYS:
-                    rows[column + 1, row] = count
-                for _ in range(count if good else 0):
-                    if position + 5 > end or data[position] != 109:
-                        good = False
-                        break
-                    i = position + 1
-                    size = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    position += 5 + size
-                    if position > end or (operation == _ID and size != value):
-                        good = False
-                        break
-                    if operation == _BINARY or operation == _BODY:
-                        rows[column + 1, row] = size
-                if good and is_list and count > 0:
-                    good = position < end and data[position] == 106
-                    position += 1
-        if good and position == end:
+                position = _after(data, position, end, steps, step, names, rows, row)
+            step += 1
+        if position == end:
             address += is_new
             rows[13, row] = address
             last = row
@@ -295,3 +198,100 @@ def _message_kernel(data: Any, start: Any, length: Any, steps: Any, names: Any, 
         else:
             rows[:, row] = 0
             rows[0, row] = 1
+
+
+_NOT_SO: Final = -1
+"""The place behind what is not there, or is not as it must be."""
+
+
+def _is_same(data: Any, one: Any, other: Any, size: Any) -> Any:
+    """Return whether the same bytes stand at two places. Without an early end the compiler compares many at once."""
+    first = data[one : one + size]
+    second = data[other : other + size]
+    differing = 0
+    for i in range(size):
+        differing |= first[i] ^ second[i]
+    return differing == 0
+
+
+def _after(
+    data: Any, position: Any, end: Any, steps: Any, step: Any, names: Any, rows: Any, row: Any
+) -> Any:
+    """Return the place behind the value that a step wants at ``position``; note in the row where that stands."""
+    operation = steps[step, 0]
+    value = steps[step, 1]
+    column = steps[step, 2]
+    # No value of these is shorter than two bytes but the empty list, and that is never the last.
+    if position + 2 > end:
+        return _NOT_SO
+    if operation == _TUPLE:
+        return _after_tuple(data, position, end, value)
+    if operation == _ATOM:
+        return _after_atom(data, position, end, names, value, column)
+    if operation == _FLAG:
+        after = _after_atom(data, position, end, names, 0, 4)
+        rows[column, row] = 1 if after >= 0 else 0
+        return after if after >= 0 else _after_atom(data, position, end, names, 4, 5)
+    if operation == _INTEGER:
+        return position + 2 if data[position] == 97 and data[position + 1] == value else _NOT_SO
+    return _after_binaries(data, position, end, operation, value, rows, column, row)
+
+
+def _after_tuple(data: Any, position: Any, end: Any, arity: Any) -> Any:
+    """Return the place behind the head of a tuple of so many elements."""
+    if data[position] == 104 and data[position + 1] == arity:
+        return position + 2
+    if data[position] == 105 and position + 5 <= end and u32(data, position + 1) == arity:
+        return position + 5
+    return _NOT_SO
+
+
+def _after_atom(data: Any, position: Any, end: Any, names: Any, place: Any, size: Any) -> Any:
+    """Return the place behind the atom whose name is ``names[place:place + size]``."""
+    tag = data[position]
+    if tag == 119 or tag == 115:
+        found, first = data[position + 1] * 1, position + 2
+    elif (tag == 100 or tag == 118) and position + 3 <= end:
+        found, first = u16(data, position + 1), position + 3
+    else:
+        return _NOT_SO
+    if found != size or first + size > end:
+        return _NOT_SO
+    for i in range(size):
+        if data[first + i] != names[place + i]:
+            return _NOT_SO
+    return first + size
+
+
+def _after_binaries(
+    data: Any, position: Any, end: Any, operation: Any, size: Any, rows: Any, column: Any,
+    row: Any,
+) -> Any:  # fmt: skip
+    """Return the place behind a binary, or a list of binaries: of keys, or of one fragment of a body."""
+    count = 1
+    is_list = operation == _KEYS or operation == _BODY
+    if is_list and data[position] == 106:
+        count = 0
+        position += 1
+    elif is_list:
+        if data[position] != 108 or position + 5 > end:
+            return _NOT_SO
+        count = u32(data, position + 1)
+        if count < 1 or count > (KEYS_MAX if operation == _KEYS else 1):
+            return _NOT_SO
+        position += 5
+    rows[column, row] = position + KEY_HEAD_SIZE if count > 0 else position
+    if operation == _KEYS:
+        rows[column + 1, row] = count
+    for _ in range(count):
+        if position + KEY_HEAD_SIZE > end or data[position] != 109:
+            return _NOT_SO
+        found = u32(data, position + 1)
+        position += KEY_HEAD_SIZE + found
+        if position > end or (operation == _ID and found != size):
+            return _NOT_SO
+        if operation == _BINARY or operation == _BODY:
+            rows[column + 1, row] = found
+    if is_list and count > 0:
+        return position + 1 if position < end and data[position] == 106 else _NOT_SO
+    return position

@@ -1,7 +1,7 @@
 """The message store, ``N.rdq`` and ``N.rdt``: messages that are too large for an index.
 
-This module owns the store's records. ``scan`` is the plain reader; ``scan_store_columns`` gives the
-same answers in columns, by a kernel (a property test holds the two together). What a message means
+This module owns the store's records. ``scan`` yields pieces one by one, ``scan_store_columns`` columns; both judge
+records by the same function, and a property test holds their searches together. What a message means
 is not known here (docs/formats/rabbitmq.md). The rules for what is no whole record:
 
 * A record is whole if its length fits the file, its message begins like a message and its end marker
@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import UINT64, Bytes
 from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
-from penstock.formats.rabbitmq.journal import (
-    MESSAGE_ID_SIZE,
-    begins_like_message,
-)
+from penstock.formats.kernel_bytes import emit, i64, u32, zeros_end
+from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, begins_like_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +37,7 @@ HEAD: Final = Struct(">Q16s")
 """Size of id and message together, and the id."""
 
 END_MARKER: Final = 255
+_HEAD_SIZE: Final = HEAD.size
 FRAMING_SIZE: Final = HEAD.size + 1
 """A record without its message."""
 
@@ -96,6 +95,44 @@ class _Undecided(Exception):
     """What follows can only be judged with more of the file."""
 
 
+# --- what stands somewhere in a file -------------------------------------------------------------
+
+_OK, _BAD_MESSAGE, _BAD_MARKER, _BAD_LENGTH, _TORN, _ZEROS, _LEFTOVER = map(int, Status)
+_UNDECIDED: Final = -1  # only more data can tell
+_BEYOND: Final = 2**62
+_STATUSES: Final = tuple(Status)
+
+
+def _judge(data: Any, position: Any, end: Any, size: Any, behind_damage: Any) -> Any:
+    """Return status, and length of the message, of what would be a record at ``position``.
+
+    Runs interpreted for ``scan`` and compiled as a part of the kernel; less is believed ``behind_damage``.
+    """
+    if position + 8 > end:
+        if end < size:
+            return _UNDECIDED, 0
+        return (_ZEROS if zeros_end(data, position, end) == end else _TORN), 0
+    counted = i64(data, position)
+    if counted < 0 or counted > _BEYOND:
+        counted = _BEYOND
+    length = counted - MESSAGE_ID_SIZE
+    follower = position + FRAMING_SIZE + length
+    if counted == 0:
+        return _ZEROS, 0
+    if length <= 0:
+        return _BAD_LENGTH, 0
+    if follower > size or (behind_damage and follower - position > RECORD_SIZE_BELIEVED):
+        return _TORN, 0
+    if behind_damage and length < 2:
+        return _BAD_MESSAGE, 0
+    if follower > end:
+        return _UNDECIDED, 0
+    if data[follower - 1] != END_MARKER:
+        return _BAD_MARKER, length
+    is_message = begins_like_message(data, position + _HEAD_SIZE, length)
+    return (_OK if is_message else _BAD_MESSAGE), length
+
+
 # --- one by one ----------------------------------------------------------------------------------
 
 
@@ -123,12 +160,15 @@ def scan(
 
 def _piece(data: Bytes, position: int, size: int) -> Piece:
     """Return the record at ``position``, or the gap that begins there."""
-    status, length, message_id = _judge(data, position, size)
+    code, length = _judged(data, position, size)
+    status = _STATUSES[code]  # quicker than to ask the enumeration
     follower = position + FRAMING_SIZE + length
-    if status is Status.OK:
-        return Piece(position, follower - position, status, length, message_id)
-    # The length of such a record is right if what must follow a record follows.
-    if status in (Status.BAD_MESSAGE, Status.BAD_MARKER) and _is_boundary(data, follower, size):
+    # The length of a bad record is right if what must follow a record follows.
+    is_framed = status in (Status.BAD_MESSAGE, Status.BAD_MARKER) and (
+        follower == size or _judged(data, follower, size)[0] in (Status.OK, Status.ZEROS)
+    )
+    if status is Status.OK or is_framed:
+        message_id = bytes(data[position + UINT64.size : position + HEAD.size])
         return Piece(position, follower - position, status, length, message_id)
     found = _search(data, position + 1, size)
     if found is not None:
@@ -140,38 +180,11 @@ def _piece(data: Bytes, position: int, size: int) -> Piece:
     return Piece(position, size - position, status, 0, b"")
 
 
-def _judge(data: Bytes, position: int, size: int) -> tuple[Status, int, bytes]:
-    """Return status, length of the message, and id of what would be a record at ``position``."""
-    end = len(data)
-    if position + UINT64.size > end:
-        if end < size:
-            raise _Undecided
-        return (Status.TORN if any(data[position:end]) else Status.ZEROS), 0, b""
-    (counted,) = UINT64.unpack_from(data, position)
-    if counted == 0:
-        return Status.ZEROS, 0, b""
-    if counted <= MESSAGE_ID_SIZE:
-        return Status.BAD_LENGTH, 0, b""
-    length = counted - MESSAGE_ID_SIZE
-    follower = position + FRAMING_SIZE + length
-    if follower > size:
-        return Status.TORN, 0, b""
-    if follower > end:
+def _judged(data: Bytes, position: int, size: int) -> tuple[int, int]:
+    status, length = _judge(data, position, len(data), size, False)
+    if status == _UNDECIDED:
         raise _Undecided
-    message_id = bytes(data[position + UINT64.size : position + HEAD.size])
-    if data[follower - 1] != END_MARKER:
-        return Status.BAD_MARKER, length, message_id
-    if not begins_like_message(data, position + HEAD.size, length):
-        return Status.BAD_MESSAGE, length, message_id
-    return Status.OK, length, message_id
-
-
-def _is_boundary(data: Bytes, position: int, size: int) -> bool:
-    """Return whether a whole record, zeros or the end are at ``position``."""
-    if position == size:
-        return True
-    status, _, _ = _judge(data, position, size)
-    return status in (Status.OK, Status.ZEROS)
+    return status, length
 
 
 _NOT_ZERO: Final = re.compile(rb"[^\x00]")
@@ -187,17 +200,10 @@ def _search(data: Bytes, start: int, size: int) -> int | None:
     begin = max(start, (not_zero.start() if not_zero else end) - UINT64.size + 1)
     for match in _CANDIDATE.finditer(data, begin):
         offset = match.start()
-        (counted,) = UINT64.unpack_from(data, offset)
-        follower = offset + UINT64.size + counted + 1
-        if (
-            counted < MESSAGE_ID_SIZE + 2
-            or follower - offset > RECORD_SIZE_BELIEVED
-            or follower > size
-        ):
-            continue
-        if follower > end:
+        status, _ = _judge(data, offset, end, size, True)
+        if status == _UNDECIDED:
             raise _Undecided
-        if data[follower - 1] == END_MARKER:
+        if status == _OK:
             return offset
     if end < size:
         raise _Undecided
@@ -271,128 +277,64 @@ def scan_store_columns(
     )
 
 
-# What the kernel knows as plain numbers.
-_OK, _BAD_MESSAGE, _BAD_MARKER, _BAD_LENGTH, _TORN, _ZEROS, _LEFTOVER = map(int, Status)
-_JUDGE, _FRAME, _SEARCH = 0, 1, 2
-_BEYOND = 2**62
+_CANDIDATE_SIZE: Final = 26  # a length, an id, and what a message begins with
 
 
 def _store_kernel(data: Any, position: Any, stop: Any, end: Any, size: Any, rows: Any) -> Any:
-    """Scan as the module says, into ``rows``; return rows, position, and whether more are to come.
-
-    One loop in three modes. JUDGE takes what is at ``position`` as it is. FRAME asks whether what
-    must follow a record is there, to learn whether the bad one at ``held`` ends there. SEARCH looks
-    for a record behind the gap that begins at ``held``. Bytes are multiplied, not shifted, into
-    integers: a shifted byte is unsigned to numba, and mixing the signs makes it a float.
-    """
-    room = rows.shape[1]
+    """Scan as the module says, into ``rows``; return rows, position, and whether more are to come."""
     count = 0
-    mode = _JUDGE
-    held = position
-    held_status = _OK
-    held_length = 0
-    while True:
-        if mode == _JUDGE:
-            if position >= stop or position >= size:
+    while position < stop and position < size:
+        if count == rows.shape[1]:
+            return count, position, True
+        status, length = _judge(data, position, end, size, False)
+        piece_size = FRAMING_SIZE + length
+        if status != _OK:
+            piece_size, status, length = _gap(data, position, end, size, status, length)
+            if status == _UNDECIDED:
                 return count, position, False
-            if count == room:
-                return count, position, True
-            held = position
-        elif mode == _SEARCH:
-            # Only four zeros, a length and what a message begins with are worth a closer look.
-            while position + 26 <= end and not (
-                data[position + 24] == 131
-                and (data[position + 25] == 104 or data[position + 25] == 80)
-                and data[position] == 0
-                and data[position + 1] == 0
-                and data[position + 2] == 0
-                and data[position + 3] == 0
-            ):
-                position += 1
-            if position + 26 > end:
-                if end < size:
-                    return count, held, False
-                if held_status == _ZEROS:
-                    position = held
-                    while position < end and data[position] == 0:
-                        position += 1
-                    if position < end:
-                        held_status = _LEFTOVER
-                rows[0, count] = held
-                rows[1, count] = size - held
-                rows[2, count] = held_status
-                rows[3, count] = 0
-                return count + 1, size, False
+        emit(rows, count, (position, piece_size, status, length))
+        count += 1
+        position += piece_size
+    return count, position, False
 
-        status = _OK
-        length = 0
-        follower = position
-        if mode == _FRAME and position == size:
-            status = _OK
-        elif position + 8 > end:
-            if end < size:
-                return count, held, False
-            status = _ZEROS
-            for i in range(position, end):
-                if data[i] != 0:
-                    status = _TORN
-        else:
-            i = position
-            high = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            i += 4
-            low = data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-            counted = high * 0x100000000 + low if high < 0x40000000 else _BEYOND
-            follower = position + 9 + counted
-            if counted == 0:
-                status = _ZEROS
-            elif counted <= 16:
-                status = _BAD_LENGTH
-            elif follower > size or (mode == _SEARCH and counted + 9 > RECORD_SIZE_BELIEVED):
-                status = _TORN
-            elif mode == _SEARCH and counted < 18:
-                status = _BAD_MESSAGE
-            elif follower > end:
-                return count, held, False
-            else:
-                length = counted - 16
-                if data[follower - 1] != 255:
-                    status = _BAD_MARKER
-                else:
-                    tag = data[position + 25] if length >= 2 else 0
-                    if data[position + 24] != 131 or (tag != 104 and tag != 80):
-                        status = _BAD_MESSAGE
 
-        if mode == _JUDGE:
-            if status == _OK:
-                rows[0, count] = position
-                rows[1, count] = follower - position
-                rows[2, count] = _OK
-                rows[3, count] = length
-                count += 1
-                position = follower
-            else:
-                held_status = status
-                held_length = length
-                framed = status == _BAD_MARKER or status == _BAD_MESSAGE
-                mode = _FRAME if framed else _SEARCH
-                position = follower if framed else position + 1
-        elif mode == _FRAME:
-            if status == _OK or status == _ZEROS:
-                rows[0, count] = held
-                rows[1, count] = position - held
-                rows[2, count] = held_status
-                rows[3, count] = held_length
-                count += 1
-                mode = _JUDGE
-            else:
-                mode = _SEARCH
-                position = held + 1
-        elif status == _OK:
-            rows[0, count] = held
-            rows[1, count] = position - held
-            rows[2, count] = _BAD_LENGTH if held_status == _TORN else held_status
-            rows[3, count] = 0
-            count += 1
-            mode = _JUDGE
-        else:
+def _gap(data: Any, position: Any, end: Any, size: Any, status: Any, length: Any) -> Any:
+    """Return size, status and length of what stands at ``position`` and is no whole record."""
+    if status == _UNDECIDED:
+        return 0, status, 0
+    if status == _BAD_MARKER or status == _BAD_MESSAGE:
+        piece_size = FRAMING_SIZE + length
+        follower = position + piece_size
+        after = _OK
+        if follower < size:
+            after, _ = _judge(data, follower, end, size, False)
+        if after == _OK or after == _ZEROS:
+            return piece_size, status, length
+        if after == _UNDECIDED:
+            return 0, after, 0
+    found, after = _next_record(data, position + 1, end, size)
+    if after == _OK:
+        return found - position, (_BAD_LENGTH if status == _TORN else status), 0
+    if after == _UNDECIDED:
+        return 0, after, 0
+    if status == _ZEROS and zeros_end(data, position, end) < end:
+        status = _LEFTOVER
+    return size - position, status, 0
+
+
+def _next_record(data: Any, position: Any, end: Any, size: Any) -> Any:
+    """Return where the first believable record from ``position`` on begins, and a status: ``_OK`` if there is one.
+
+    Only four zeros, a length and what a message begins with are worth a closer look.
+    """
+    while True:
+        while position + _CANDIDATE_SIZE <= end and not (
+            begins_like_message(data, position + _HEAD_SIZE, 2) and u32(data, position) == 0
+        ):
             position += 1
+        if position + _CANDIDATE_SIZE > end:
+            return position, (_UNDECIDED if end < size else _TORN)
+        status, _ = _judge(data, position, end, size, True)
+        if status == _OK or status == _UNDECIDED:
+            return position, status
+        position += 1

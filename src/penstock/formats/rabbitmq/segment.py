@@ -1,9 +1,8 @@
 """An index segment of a classic queue, ``N.idx``: what the journal said, after it was flushed.
 
 This module owns the segment's records and how sequence numbers are spread over segments. Pieces,
-columns and the fields of a publish record are the journal's. ``scan`` is the plain reader;
-``scan_segment_columns`` gives the same answers in columns, by a kernel (a property test holds
-the two together; docs/formats/rabbitmq.md).
+columns and the fields of a publish record are the journal's. ``scan`` yields pieces one by one,
+``scan_segment_columns`` columns; both judge what is there by the same function (docs/formats/rabbitmq.md).
 
 Records stand in no order, and a deliver looks like an ack: ``merge`` says what they add up to. There is
 no checksum and no marker, so a scan cannot go on behind a record that is torn or cannot be. Nothing
@@ -19,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.binary import Bytes
 from penstock.errors import InvalidValue
 from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
+from penstock.formats.kernel_bytes import emit, u16
 from penstock.formats.rabbitmq.journal import (
     PUBLISH_FIELDS,
     SEQUENCE_MAX,
+    UNDECIDED,
     Kind,
     Piece,
     PieceColumns,
@@ -29,8 +30,10 @@ from penstock.formats.rabbitmq.journal import (
     SequenceNumber,
     Status,
     encode_publish_fields,
-    publish_piece,
-    rest,
+    judge_publish,
+    no_record,
+    scan_by,
+    settled,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +48,12 @@ PUBLISH_SIZE: Final = HEAD.size + PUBLISH_FIELDS.size
 """A publish record without its embedded message."""
 
 SUFFIX: Final = ".idx"
+
+_HEAD_SIZE: Final = HEAD.size
+
+_OK, _BAD_RECORD, _TORN = map(int, (Status.OK, Status.BAD_RECORD, Status.TORN))
+_KIND_PERSISTENT, _KIND_TRANSIENT = int(Kind.PUBLISH_PERSISTENT), int(Kind.PUBLISH_TRANSIENT)
+_DELIVER_OR_ACK: Final = int(Kind.DELIVER_OR_ACK)
 
 _PUBLISH: Final = 0x8000
 _PERSISTENT: Final = 0x4000  # of a publish; alone it is a deliver or an ack
@@ -118,41 +127,29 @@ def scan(
     needed to judge what is there. Raises ``InvalidValue`` if no such segment can be.
     """
     first = _first_sequence(segment, entry_count)
-    end = len(data)
-    size = end if size is None else size
-    stop = size if stop is None else stop
-    position = start
-    while position < stop and position < size:
-        piece = _piece(data, first, entry_count, position, end, size)
-        if piece is None:
-            return position
-        yield piece
-        position += piece.size
-    return position
+    return scan_by(
+        lambda data, position, end, size: _judge(data, first, entry_count, position, end, size),
+        data, start=start, stop=stop, size=size,
+    )  # fmt: skip
 
 
-def _piece(
-    data: Bytes, first: int, entry_count: int, position: int, end: int, size: int
-) -> Piece | None:
-    """Return the piece at ``position``, or ``None`` if only more data can tell what it is."""
-    if position + HEAD.size > size:
-        return rest(data, position, Status.TORN, size)
-    if position + HEAD.size > end:
-        return None
-    (head,) = HEAD.unpack_from(data, position)
+def _judge(
+    data: Any, first: Any, entry_count: Any, position: Any, end: Any, size: Any
+) -> Any:  # fmt: skip
+    """Return the row of what stands at ``position``, as ``journal`` has them. Runs interpreted and compiled."""
+    if position + _HEAD_SIZE > size:
+        return no_record(position, _TORN, size)
+    if position + _HEAD_SIZE > end:
+        return no_record(position, UNDECIDED, size)
+    head = u16(data, position)
     relative = head & _RELATIVE
     if head < _PERSISTENT or relative >= entry_count:
-        return rest(data, position, Status.BAD_RECORD, size)
-    sequence = SequenceNumber(first + relative)
+        return no_record(position, _BAD_RECORD, size)
     if head < _PUBLISH:
-        kind = Kind.DELIVER_OR_ACK
-        return Piece(position, HEAD.size, Status.OK, kind, sequence, 0, 0, 0, b"")
-    if position + PUBLISH_SIZE > size:
-        return rest(data, position, Status.TORN, size)
-    if position + PUBLISH_SIZE > end:
-        return None
-    kind = Kind.PUBLISH_PERSISTENT if head & _PERSISTENT else Kind.PUBLISH_TRANSIENT
-    return publish_piece(data, position, PUBLISH_SIZE, kind, sequence, size)
+        return position, _HEAD_SIZE, _OK, _DELIVER_OR_ACK, first + relative, 0, 0, 0
+    kind = _KIND_PERSISTENT if head & _PERSISTENT else _KIND_TRANSIENT
+    body = position + PUBLISH_SIZE
+    return judge_publish(data, position, body, kind, first + relative, end, size)
 
 
 def encode_publish(relative: int, publish: Publish) -> bytes:
@@ -201,106 +198,20 @@ def scan_segment_columns(
     )
 
 
-# What the kernel knows as plain numbers.
-_OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
-_KIND_PERSISTENT, _KIND_TRANSIENT = int(Kind.PUBLISH_PERSISTENT), int(Kind.PUBLISH_TRANSIENT)
-_KIND_DELIVER_OR_ACK, _KIND_NONE = int(Kind.DELIVER_OR_ACK), int(Kind.NONE)
-
-
 def _segment_kernel(
     data: Any, first: Any, entry_count: Any, position: Any, stop: Any, end: Any, size: Any, rows: Any
 ) -> Any:  # fmt: skip
-    """Scan as ``scan`` does, into ``rows``; return rows, position, and whether more rows are to come.
-
-    Bytes are multiplied, not shifted, into integers: a shifted byte is unsigned to numba, and
-    mixing the signs makes it a float. An expiry is written as the signed integer with its bits.
-    """
-    room = rows.shape[1]
+    """Scan as ``scan`` does, into ``rows``; return rows, position, and whether more rows are to come."""
     count = 0
     while position < stop and position < size:
-        if count == room:
+        if count == rows.shape[1]:
             return count, position, True
-        status = _OK
-        kind = _KIND_NONE
-        sequence = 0
-        expiry = 0
-        body_size = 0
-        length = 0
-        follower = size
-        body = position + 34
-        if position + 2 > size:
-            status = _TORN
-        elif position + 2 > end:
+        piece = _judge(data, first, entry_count, position, end, size)
+        status = settled(data, piece, end, size)
+        if status == UNDECIDED:
             return count, position, False
-        else:
-            head = data[position] * 1
-            relative = head % 64 * 0x100 + data[position + 1]
-            sequence = first + relative
-            if head < 64 or relative >= entry_count:
-                status = _BAD_RECORD
-            elif head < 128:
-                kind = _KIND_DELIVER_OR_ACK
-                follower = position + 2
-            elif body > size:
-                status = _TORN
-            elif body > end:
-                return count, position, False
-            else:
-                i = position + 30
-                length = (
-                    data[i] * 0x1000000 + data[i + 1] * 0x10000 + data[i + 2] * 0x100 + data[i + 3]
-                )
-                if body + length > size:
-                    status = _TORN
-                    length = 0
-                elif body + length > end:
-                    return count, position, False
-                else:
-                    kind = _KIND_PERSISTENT if head >= 192 else _KIND_TRANSIENT
-                    follower = body + length
-                    if length > 0:
-                        tag = data[body + 1] if length >= 2 else 0
-                        if data[body] != 131 or (tag != 104 and tag != 80):
-                            status = _BAD_MESSAGE
-                    i = position + 18
-                    high = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    i += 4
-                    low = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-                    expiry = ((high - ((high >> 31) << 32)) << 32) | low
-                    i += 4
-                    body_size = (
-                        data[i] * 0x1000000
-                        + data[i + 1] * 0x10000
-                        + data[i + 2] * 0x100
-                        + data[i + 3]
-                    )
-        if kind == _KIND_NONE:
-            sequence = 0
-            i = position
-            while i < end and data[i] == 0:
-                i += 1
-            if i == end:
-                if end < size:
-                    return count, position, False
-                status = _ZEROS
-        rows[0, count] = position
-        rows[1, count] = follower - position
+        emit(rows, count, piece)
         rows[2, count] = status
-        rows[3, count] = kind
-        rows[4, count] = sequence
-        rows[5, count] = expiry
-        rows[6, count] = body_size
-        rows[7, count] = length
         count += 1
-        position = follower
+        position += piece[1]
     return count, position, False

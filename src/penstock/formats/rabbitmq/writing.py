@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.formats.kernel import compiled
+from penstock.formats.kernel_bytes import copy, put
 from penstock.formats.rabbitmq import journal, message_store, segment
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, Kind
 
@@ -169,14 +170,6 @@ def _segment_records_kernel(
     """Copy records: two bytes of kind, persistence and number take the place of the first eight."""
     for i in range(len(starts)):
         to = places[i]
-        relative = relatives[i]
-        persistent = 0 if source[starts[i]] >= 64 else 64
-        target[to] = 128 + persistent + relative // 256
-        target[to + 1] = relative % 256
-        size = 32 + lengths[i]
-        # Slices whose index cannot be negative: the loop then copies many bytes at a time.
-        begin = starts[i] + 8
-        fields = source[begin : begin + size]
-        place = target[to + 2 : to + 2 + size]
-        for k in range(size):
-            place[k] = fields[k]
+        persistent = 0 if source[starts[i]] >= 64 else 0x4000
+        fields = put(target, to, 0x8000 + persistent + relatives[i], 2)
+        copy(source, starts[i] + 8, target, fields, 32 + lengths[i])
