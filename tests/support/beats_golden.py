@@ -41,6 +41,7 @@ CASES: Final = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob(
 def unpacked(name: str, root: Path) -> Case:
     """Put the files of a case into ``root``."""
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(root)
     # Not splitlines: text may hold U+0085 and U+2028.
     lines = (root / "truth.jsonl").read_text(encoding="utf-8").split("\n")

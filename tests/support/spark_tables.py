@@ -155,8 +155,9 @@ def _scan(history: History, log: LogFile) -> Iterator[Found]:
     index = history.first if log.first is None else log.first
     following: int | None = index
     with opened(log.path) as file:
-        splits = scan_file(file, log.layout, start=log.layout.header_size, size=file.size())
-        for piece, payload in splits:
+        start, rule = log.layout.header_size, history.end_rule(log)
+        pieces = scan_file(file, log.layout, start=start, size=file.size(), rule=rule)
+        for piece, payload in pieces:
             found = Found(
                 log, piece.offset, piece.size, piece.status, following, piece.term, payload
             )
