@@ -22,11 +22,11 @@ from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.paged import queue_index, queue_segments
 from penstock.storage.paged.directory import AtMark, PagedDirectory, PendingCheckpoint
 from penstock.storage.paged.message_store import MessageStore, Numbers
-from penstock.storage.paged.open_files import OpenFiles, Unsynced
 from penstock.storage.paged.place_tables import WantedTable
 from penstock.storage.paged.queue_index import QueueIndex
 from penstock.storage.paged.queue_segments import Segment
 from penstock.storage.paged.segment_records import segment_table
+from penstock.storage.paged.tree_files import TreeFiles, Unsynced
 
 Patch = pytest.MonkeyPatch
 
@@ -115,7 +115,7 @@ def seed_flush_empties_the_journal(patch: Patch) -> None:
     def flush(self: QueueIndex) -> None:
         original(self)
         if self._journal_size:
-            self._open_files.truncate(self.journal_path, 0)
+            self._tree.truncate(self.journal_path, 0)
             self._journal_size = self._flushed_size = self._sealed_size = 0
 
     patch.setattr(QueueIndex, "flush", flush)
@@ -152,7 +152,7 @@ def seed_generation_never_changes(patch: Patch) -> None:
 def seed_journal_believed_to_its_end(patch: Patch) -> None:
     def end(self: QueueIndex, lengths: QueueLengths, *, exactly: bool) -> int:
         self._chain = lengths.chain
-        file = self._open_files.get(self.journal_path)
+        file = self._tree.get(self.journal_path)
         stop = lengths.journal_length
         if exactly:
             return stop
@@ -170,7 +170,7 @@ def seed_journal_not_cut(patch: Patch) -> None:
 
     def end(self: QueueIndex, lengths: QueueLengths, *, exactly: bool) -> int:
         found = original(self, lengths, exactly=exactly)
-        return max(found, self._open_files.get(self.journal_path).size() // 8 * 8)
+        return max(found, self._tree.get(self.journal_path).size() // 8 * 8)
 
     patch.setattr(QueueIndex, "_believed_end", end)
 
@@ -182,7 +182,7 @@ def seed_sealed_before_the_store_is_synced(patch: Patch) -> None:
             return
         for queue in self.queues:
             queue.seal()
-            self._open_files.sync([queue.journal_path])
+            self._tree.sync([queue.journal_path])
         self.store.sync()
 
     patch.setattr(PagedDirectory, "sync", sync)
@@ -212,7 +212,7 @@ def seed_segments_not_cut(patch: Patch) -> None:
         table: TableMark | None,
         find_slots: queue_segments.FindSlots,
     ) -> None:
-        size = self._open_files.get(self.path).size() if self._open_files.exists(self.path) else 0
+        size = self._tree.get(self.path).size() if self._tree.exists(self.path) else 0
         original(self, max(length, size), table, find_slots)
 
     patch.setattr(Segment, "recover", recover)
@@ -220,11 +220,11 @@ def seed_segments_not_cut(patch: Patch) -> None:
 
 def seed_unknown_segments_kept(patch: Patch) -> None:
     def nothing(self: QueueIndex, lengths: QueueLengths) -> None:
-        for name in self._open_files.names(self.directory):
+        for name in self._tree.names(self.directory):
             number = parse_segment_name(name)
             if number is not None and number not in lengths.segments:
                 lengths.segments[number] = 0
-                size = self._open_files.get(self.directory / name).size()
+                size = self._tree.get(self.directory / name).size()
                 lengths.segments[number] = size
 
     patch.setattr(QueueIndex, "_remove_unknown", nothing)
@@ -252,7 +252,7 @@ def seed_stale_tables_believed(patch: Patch) -> None:
     def remove_unknown(self: QueueIndex, lengths: QueueLengths) -> None:
         for number in lengths.segments:
             path = self.directory / places_name(number)
-            data = self._open_files.read_whole(path, size_max=2**20)
+            data = self._tree.read_whole(path, size_max=2**20)
             if data:
                 lengths.tables[number] = mark_of(data)
         original(self, lengths)
@@ -307,12 +307,12 @@ def seed_merge_in_place(patch: Patch) -> None:
         for slot, size in zip(slots.tolist(), sizes.tolist(), strict=True):
             source = self._path(int(self._slots.file[slot]))
             offset = int(self._slots.offset[slot])
-            records.append(self._open_files.get(source).read(offset, size))
+            records.append(self._tree.get(source).read(offset, size))
         total = int(sizes.sum())
-        self._open_files.truncate(path, 0)
-        self._open_files.truncate(path, total)
-        self._open_files.write(path, 0, records)
-        self._open_files.sync([path])
+        self._tree.truncate(path, 0)
+        self._tree.truncate(path, total)
+        self._tree.write(path, 0, records)
+        self._tree.sync([path])
         for number in np.unique(self._slots.file[slots]).tolist():
             chosen = self._slots.file[slots] == number
             self._files[number].live_size -= int(sizes[chosen].sum())
@@ -325,22 +325,22 @@ def seed_merge_in_place(patch: Patch) -> None:
 
 
 def seed_merge_unsynced(patch: Patch) -> None:
-    original = OpenFiles.sync
+    original = TreeFiles.sync
 
-    def sync(self: OpenFiles, paths: Iterable[Path]) -> None:
+    def sync(self: TreeFiles, paths: Iterable[Path]) -> None:
         original(self, [p for p in paths if not p.name.endswith(".rdq" + TEMPORARY_SUFFIX)])
 
-    patch.setattr(OpenFiles, "sync", sync)
-    forget = OpenFiles._forget
+    patch.setattr(TreeFiles, "sync", sync)
+    forget = TreeFiles._forget
 
-    def rename(self: OpenFiles, source: Path, target: Path) -> None:
+    def rename(self: TreeFiles, source: Path, target: Path) -> None:
         forget(self, target)
         self._unsynced.discard(source)
         self._open.pop(source, None)
         self._files.rename(source, target)
         self._unsynced_names.add(target.parent)
 
-    patch.setattr(OpenFiles, "rename", rename)
+    patch.setattr(TreeFiles, "rename", rename)
 
 
 def seed_nothing_synced_at_start(patch: Patch) -> None:
@@ -348,12 +348,12 @@ def seed_nothing_synced_at_start(patch: Patch) -> None:
 
     def recover(self: PagedDirectory, at_mark: AtMark) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(OpenFiles, "sync", lambda *_: None)
+            inner.setattr(TreeFiles, "sync", lambda *_: None)
             original(self, at_mark)
-        self._open_files._unsynced.clear()
+        self._tree._unsynced.clear()
 
     patch.setattr(PagedDirectory, "_recover", recover)
 
 
 def seed_checkpoint_name_unsynced_at_start(patch: Patch) -> None:
-    patch.setattr(OpenFiles, "sync_directory", lambda *_: None)
+    patch.setattr(TreeFiles, "sync_directory", lambda *_: None)

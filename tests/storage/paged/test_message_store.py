@@ -16,7 +16,7 @@ from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, Status
 from penstock.formats.rabbitmq.places import TableMark, decode_table, encode_table, mark_of
 from penstock.storage.paged.message_slots import NO_SLOT, MessageSlots, id_columns
 from penstock.storage.paged.message_store import MessageStore
-from penstock.storage.paged.open_files import OpenFiles
+from penstock.storage.paged.tree_files import TreeFiles
 from penstock.testing.disk import MemoryFiles, Operation
 from support.paged_lives import message, message_id
 
@@ -27,7 +27,7 @@ LIMIT = 1000
 def made(files: MemoryFiles | None = None, *, open_max: int = 8) -> MessageStore:
     files = MemoryFiles() if files is None else files
     files.make_directory(ROOT)
-    return MessageStore(OpenFiles(files, ROOT, limit=open_max), ROOT, file_size_limit=LIMIT)
+    return MessageStore(TreeFiles(files, ROOT, limit=open_max), ROOT, file_size_limit=LIMIT)
 
 
 def write(store: MessageStore, numbers: list[int], size: int = 300) -> list[int]:
@@ -211,12 +211,12 @@ def test_a_start_at_a_checkpoint_removes_what_it_does_not_name(name: str) -> Non
 def with_table() -> tuple[MemoryFiles, dict[int, TableMark]]:
     """Return a disk with a full file that has a table, and one that is appended to."""
     files = MemoryFiles()
-    open_files = OpenFiles(files, ROOT, limit=8)
+    tree = TreeFiles(files, ROOT, limit=8)
     files.make_directory(ROOT)
-    store = MessageStore(open_files, ROOT, file_size_limit=LIMIT)
+    store = MessageStore(tree, ROOT, file_size_limit=LIMIT)
     write(store, [1, 2, 3, 4, 5, 6])
     tables = store.new_tables(9)
-    tables.write(open_files.take_unsynced())
+    tables.write(tree.take_unsynced())
     store.note_tables(tables)
     assert store.tables() == tables.made
     assert len(store.new_tables(9)) == 0
@@ -302,7 +302,7 @@ def test_many_files_are_open_only_so_many_at_a_time() -> None:
     files = MemoryFiles()
     store = made(files, open_max=2)
     slots = write(store, list(range(1, 40)))
-    assert len(store._open_files._open) == 2
+    assert len(store._tree._open) == 2
     # What was closed to make room had been synced.
     syncs = [o for o in files.operations if o.kind == "sync"]
     assert len(syncs) == len(store.lengths()) - 2

@@ -39,9 +39,9 @@ from penstock.formats.rabbitmq.names import (
 from penstock.storage.files import TEMPORARY_SUFFIX, Files, read_whole
 from penstock.storage.paged.limits import FILE_SIZE_LIMIT, IndexLimits
 from penstock.storage.paged.message_store import MessageStore
-from penstock.storage.paged.open_files import OpenFiles, Unsynced
 from penstock.storage.paged.place_tables import TABLES_MAX, NewTables
 from penstock.storage.paged.queue_index import QUEUE_NAME, PendingQueue, QueueIndex
+from penstock.storage.paged.tree_files import TreeFiles, Unsynced
 
 
 class Latest(Enum):
@@ -130,9 +130,9 @@ class PagedDirectory:
             self._refuse_foreign()
         files.make_directory(directory)
         self._lock = files.lock(directory / LOCK)
-        self._open_files = OpenFiles(files, directory)
+        self._tree = TreeFiles(files, directory)
         self.store = MessageStore(
-            self._open_files, directory / "msg_store_persistent", file_size_limit=store_file_limit
+            self._tree, directory / "msg_store_persistent", file_size_limit=store_file_limit
         )
         try:
             self._limits = self._configure(limits or IndexLimits())
@@ -162,10 +162,10 @@ class PagedDirectory:
             queue = self._queue(number, name)
             if queue.directory in self._doomed_now():
                 self.checkpoint()  # without a log, a queue has the directory of the deleted one of its name
-            self._open_files.make_directory(queue.directory)
+            self._tree.make_directory(queue.directory)
             queue.create()
             stored = StoredQueue(vhost=VHOST, queue=name)
-            self._open_files.replace(queue.directory / QUEUE_NAME, [encode_queue_name(stored)])
+            self._tree.replace(queue.directory / QUEUE_NAME, [encode_queue_name(stored)])
             self._queues[number] = queue
             self._is_listed = False
         assert queue.name == name
@@ -173,7 +173,7 @@ class PagedDirectory:
 
     def delete_queue(self, number: int) -> None:
         """Remove a queue and its messages; its files go after the next checkpoint."""
-        self._open_files.check()
+        self._tree.check()
         queue = self._queues.pop(number)
         queue.release()
         self._doomed.append(queue.directory)
@@ -189,7 +189,7 @@ class PagedDirectory:
             # The number makes the name unique: a queue may be deleted and made again before a checkpoint.
             directory = directory.with_name(f"{directory.name}-{number}")
         return QueueIndex(
-            self._open_files, directory, self.store,
+            self._tree, directory, self.store,
             number=number, name=name, limits=self._limits, is_under_log=not self._is_alone,
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class PagedDirectory:
 
     def sync(self) -> None:
         """Return when everything done so far is on the disk; for a store that stands alone."""
-        self._open_files.check()
+        self._tree.check()
         assert self._is_alone, "under a log, only checkpoints are durable"
         assert self._pending is None, "finish the checkpoint first"
         if not self._is_listed:
@@ -219,7 +219,7 @@ class PagedDirectory:
         unsealed = [queue for queue in self._queues.values() if not queue.is_sealed]
         for queue in unsealed:
             queue.seal()
-        self._open_files.sync([queue.journal_path for queue in unsealed])
+        self._tree.sync([queue.journal_path for queue in unsealed])
 
     def merge(self, steps: int = MERGE_STEPS) -> bool:
         """Merge garbage of the store, in so many steps at most; return whether there may be more.
@@ -243,7 +243,7 @@ class PagedDirectory:
         one goes on (but a store that stands alone must not sync). Then both this checkpoint and the one
         before it can be asked for by a start, until ``finish_checkpoint`` says that this one is to count.
         """
-        self._open_files.check()
+        self._tree.check()
         assert (mark == NO_MARK) == self._is_alone, "a mark is for a store under a log"
         assert mark >= self.mark, "marks never go back"
         assert self._pending is None, "one checkpoint at a time"
@@ -264,7 +264,7 @@ class PagedDirectory:
         self._pending = PendingCheckpoint(
             path=self._path if self._is_alone else self._next_path,
             checkpoint=checkpoint,
-            unsynced=self._open_files.take_unsynced(),
+            unsynced=self._tree.take_unsynced(),
             queues=queues,
             store_tables=store_tables,
             garbage=self.store.garbage(),
@@ -275,12 +275,12 @@ class PagedDirectory:
 
     def finish_checkpoint(self) -> None:
         """Let the checkpoint that was begun and written count, and remove what only the one before it needs."""
-        self._open_files.check()
+        self._tree.check()
         pending = self._pending
         assert pending is not None, "no checkpoint was begun"
         if not self._is_alone:
             # Not synced: a start finds it under either name, and the next checkpoint syncs the directory.
-            self._open_files.rename(self._next_path, self._path)
+            self._tree.rename(self._next_path, self._path)
         self.mark = pending.checkpoint.mark
         for one in pending.queues:
             if self._queues.get(one.queue.number) is one.queue:
@@ -299,7 +299,7 @@ class PagedDirectory:
         pending = self._pending
         assert pending is not None, "no checkpoint was begun"
         assert not self._is_alone, "without a log, a checkpoint counts when it is written"
-        self._open_files.take_back(pending.unsynced)
+        self._tree.take_back(pending.unsynced)
         self._doomed.extend(pending.doomed)
         self._is_listed = False
         self._pending = None
@@ -309,7 +309,7 @@ class PagedDirectory:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._open_files.close()
+        self._tree.close()
         self._lock.release()
 
     # Starting.
@@ -341,10 +341,10 @@ class PagedDirectory:
         path = self._directory / ".config"
         stored = read_whole(self._files, path, size_max=_CONFIG_SIZE_MAX)
         for name in ("queues", "msg_store_persistent"):
-            self._open_files.make_directory(self._directory / name)
+            self._tree.make_directory(self._directory / name)
         if stored is None:
-            self._open_files.replace(self._directory / ".vhost", [VHOST])
-            self._open_files.replace(path, [encode_config(limits.entry_count)])
+            self._tree.replace(self._directory / ".vhost", [VHOST])
+            self._tree.replace(path, [encode_config(limits.entry_count)])
             return limits
         try:
             return replace(limits, entry_count=decode_config(stored))
@@ -371,7 +371,7 @@ class PagedDirectory:
         self._remove_unknown()
         if not exactly:
             # A process that was killed may have left what only the cache of the system holds.
-            self._open_files.sync(self._open_files.unsynced)
+            self._tree.sync(self._tree.unsynced)
 
     def _chosen(self, at_mark: AtMark) -> Checkpoint:
         """Return the checkpoint that is asked for, and see to it that no other can be from now on."""
@@ -387,7 +387,7 @@ class PagedDirectory:
             if last is not None and last.mark == NO_MARK:
                 raise PathRefused(f"{self._directory}: belongs to no node; use another directory")
             if following is not None and following.mark == wanted:
-                self._open_files.rename(self._next_path, self._path)
+                self._tree.rename(self._next_path, self._path)
                 found = following
             elif last is not None and last.mark != wanted:
                 raise CorruptData(
@@ -400,10 +400,10 @@ class PagedDirectory:
                     found=f"that of entry {last.mark}",
                 )
             elif following is not None:
-                self._open_files.remove(self._next_path)
+                self._tree.remove(self._next_path)
         # What another checkpoint needs must not go while that one can come back. A process that was killed
         # may have left a name that only the cache of the system holds.
-        self._open_files.sync_directory(self._directory)
+        self._tree.sync_directory(self._directory)
         return found
 
     def _read(self, path: Path) -> Checkpoint | None:
@@ -425,10 +425,10 @@ class PagedDirectory:
         """Remove what is left of queues that the checkpoint does not name."""
         known = {queue.directory.name for queue in self._queues.values()}
         inside = self._directory / "queues"
-        for name in self._open_files.names(inside):
+        for name in self._tree.names(inside):
             if name not in known:
                 self._empty(inside / name)
 
     def _empty(self, directory: Path) -> None:
-        for name in self._open_files.names(directory):
-            self._open_files.remove(directory / name)
+        for name in self._tree.names(directory):
+            self._tree.remove(directory / name)

@@ -40,7 +40,6 @@ from penstock.storage.files import TEMPORARY_SUFFIX, File
 from penstock.storage.paged.bulk_reads import read_runs, scan_windows
 from penstock.storage.paged.limits import FILE_SIZE_END, FILE_SIZE_LIMIT
 from penstock.storage.paged.message_slots import MessageSlots, id_columns
-from penstock.storage.paged.open_files import OpenFiles
 from penstock.storage.paged.place_tables import (
     NewTables,
     WantedTable,
@@ -48,6 +47,7 @@ from penstock.storage.paged.place_tables import (
     remove_table,
     table_path,
 )
+from penstock.storage.paged.tree_files import TreeFiles
 
 Numbers = NDArray[np.int64]
 
@@ -69,10 +69,10 @@ class MessageStore:
     """The messages of all queues of a directory that are in no index."""
 
     def __init__(
-        self, open_files: OpenFiles, directory: Path, *, file_size_limit: int = FILE_SIZE_LIMIT
+        self, tree: TreeFiles, directory: Path, *, file_size_limit: int = FILE_SIZE_LIMIT
     ) -> None:
         assert 0 < file_size_limit < FILE_SIZE_END
-        self._open_files = open_files
+        self._tree = tree
         self._directory = directory
         self._limit = file_size_limit
         self._slots = MessageSlots()
@@ -102,7 +102,7 @@ class MessageStore:
 
     def write_many(self, ids: Sequence[bytes], messages: Sequence[bytes]) -> Numbers:
         """Append messages, and return the slot of each. One whose id is there is counted once more only."""
-        self._open_files.check()
+        self._tree.check()
         slots, is_new = self._slots.claim(id_columns(ids), counted=True)
         if is_new.all():
             self._append(slots, ids, messages)
@@ -121,9 +121,7 @@ class MessageStore:
             # The one that reaches the limit is the last; a file may be longer by one record.
             room = written + self._limit - file.size
             stop = min(len(messages), int(np.searchsorted(ends, room)) + 1)
-            self._open_files.write(
-                self._path(number), file.size, list(islice(pieces, 3 * (stop - at)))
-            )
+            self._tree.write(self._path(number), file.size, list(islice(pieces, 3 * (stop - at))))
             part = slots[at:stop]
             self._slots.file[part] = number
             starts = ends[at:stop] - lengths[at:stop] - FRAMING_SIZE
@@ -137,7 +135,7 @@ class MessageStore:
     def _file_to_append(self) -> tuple[int, _StoreFile]:
         if self._current is None or self._files[self._current].size >= self._limit:
             self._current = self._begin()
-            self._open_files.create(self._path(self._current))
+            self._tree.create(self._path(self._current))
         return self._current, self._files[self._current]
 
     def _begin(self) -> int:
@@ -155,7 +153,7 @@ class MessageStore:
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
             path = self._path(number)
-            file = self._open_files.get(path)
+            file = self._tree.get(path)
             for run in read_runs(file, path, offsets[rows], lengths[rows]):
                 where = rows[run.rows]
                 ends = run.starts + lengths[where]
@@ -194,7 +192,7 @@ class MessageStore:
 
         Copies ``budget`` bytes at most, or one record. The files themselves go after the next checkpoint.
         """
-        self._open_files.check()
+        self._tree.check()
         victims = self._victims(min(budget, self._limit))
         if not victims:
             return 0
@@ -223,20 +221,20 @@ class MessageStore:
         target = self._begin()
         final = self._path(target)
         path = final.with_name(final.name + TEMPORARY_SUFFIX)
-        self._open_files.create(path)
+        self._tree.create(path)
         numbers = self._slots.file[slots]
         offsets = self._slots.offset[slots].astype(np.int64)
         moved = np.cumsum(sizes) - sizes
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
             source = self._path(number)
-            file = self._open_files.get(source)
+            file = self._tree.get(source)
             for run in read_runs(file, source, offsets[rows], sizes[rows]):
                 self._copy(path, run.data, run.starts, sizes[rows[run.rows]], moved[rows[run.rows]])
         # Only a whole file gets a store file's name: no crash leaves half a merge, as the original's does.
-        self._open_files.sync([path])
-        self._open_files.rename(path, final)
-        self._open_files.sync([final])
+        self._tree.sync([path])
+        self._tree.rename(path, final)
+        self._tree.sync([final])
         total = int(sizes.sum())
         for number in np.unique(numbers).tolist():
             self._files[number].live_size -= int(sizes[numbers == number].sum())
@@ -251,7 +249,7 @@ class MessageStore:
         view = memoryview(data)
         ends = starts + sizes
         pieces = [view[s:e] for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-        self._open_files.write(path, int(places[0]), pieces)
+        self._tree.write(path, int(places[0]), pieces)
 
     # Checkpoints.
 
@@ -261,8 +259,8 @@ class MessageStore:
 
     def sync(self) -> None:
         """Return when every message written so far is on the disk."""
-        unsynced = self._open_files.unsynced
-        self._open_files.sync([path for path in unsynced if path.parent == self._directory])
+        unsynced = self._tree.unsynced
+        self._tree.sync([path for path in unsynced if path.parent == self._directory])
 
     def lengths(self) -> dict[int, int]:
         """Return the length of every file that is needed: a checkpoint names no others."""
@@ -283,8 +281,8 @@ class MessageStore:
         assert numbers <= self.garbage()
         for number in sorted(numbers):
             del self._files[number]
-            self._open_files.remove(self._path(number))
-            remove_table(self._open_files, self._path(number), number)
+            self._tree.remove(self._path(number))
+            remove_table(self._tree, self._path(number), number)
 
     def tables(self) -> dict[int, TableMark]:
         """Return the tables of the files that a checkpoint names."""
@@ -348,7 +346,7 @@ class MessageStore:
             file = self._files.setdefault(number, _StoreFile(size=size, live_size=0))
             file.size = size
             if not exactly and size > length:
-                self._open_files.distrust(self._path(number))
+                self._tree.distrust(self._path(number))
                 self._scan(number, length, size)
 
     def _sizes_found(
@@ -356,7 +354,7 @@ class MessageStore:
     ) -> dict[int, int]:
         """Return the files that are there and their sizes; remove those that are none, or unknown."""
         sizes = {}
-        for name in self._open_files.names(self._directory):
+        for name in self._tree.names(self._directory):
             path = self._directory / name
             number = parse_store_name(name)
             is_store_file = number is not None and name == store_name(number)
@@ -364,9 +362,9 @@ class MessageStore:
             is_unvouched = of_table is not None and of_table not in tables
             is_half = name.endswith((TEMPORARY_SUFFIX, MERGE_SUFFIX))
             if is_store_file and number is not None and (number in lengths or not exactly):
-                sizes[number] = self._open_files.get(path).size()
+                sizes[number] = self._tree.get(path).size()
             elif is_store_file or is_half or is_unvouched:
-                self._open_files.remove(path)
+                self._tree.remove(path)
         return sizes
 
     def _take_table(self, number: int) -> int:
@@ -375,7 +373,7 @@ class MessageStore:
         if file.table is None:
             return 0
         table = read_table(
-            self._open_files, self._path(number), file.table, covers=Covers.STORE_FILE,
+            self._tree, self._path(number), file.table, covers=Covers.STORE_FILE,
             queue=0, number=number, length=file.size,
         )  # fmt: skip
         records = None if table is None else _records_of_table(table)
@@ -397,7 +395,7 @@ class MessageStore:
     def _scan(self, number: int, start: int, end: int) -> None:
         """Give a slot to each whole record of a stretch of a file."""
         if start < end:
-            file = self._open_files.get(self._path(number))
+            file = self._tree.get(self._path(number))
             for records in _whole_records(file, start, end):
                 self._claim(number, *records)
 
@@ -413,7 +411,7 @@ class MessageStore:
             file.live_size = size + FRAMING_SIZE * count
             end = max(self._sure.get(number, 0), end + FRAMING_SIZE if count else 0)
             if end < file.size:
-                self._open_files.truncate(self._path(number), end)
+                self._tree.truncate(self._path(number), end)
                 file.size = end
         newest = max(self._files, default=None)
         if newest is not None and self._files[newest].size < self._limit:

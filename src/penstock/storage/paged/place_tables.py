@@ -23,7 +23,7 @@ from penstock.formats.rabbitmq.places import (
     places_name,
 )
 from penstock.storage.files import File
-from penstock.storage.paged.open_files import OpenFiles, Unsynced
+from penstock.storage.paged.tree_files import TreeFiles, Unsynced
 
 TABLES_MAX: Final = 64
 """Tables that a checkpoint makes: as many as their files, of some 16 MB each, take seconds to read. Those of a
@@ -65,7 +65,7 @@ def table_path(path: Path, number: int) -> Path:
 
 
 def read_table(
-    open_files: OpenFiles,
+    tree: TreeFiles,
     path: Path,
     mark: TableMark,
     *,
@@ -76,7 +76,7 @@ def read_table(
 ) -> PlaceTable | None:
     """Return the table of a file, of whose bytes ``length`` count; ``None`` if it is not the marked one."""
     place = table_path(path, number)
-    data = open_files.read_whole(place, size_max=mark.size)
+    data = tree.read_whole(place, size_max=mark.size)
     if len(data) != mark.size or mark_of(data) != mark:
         return None
     try:
@@ -87,8 +87,8 @@ def read_table(
     return table if is_its and table.length <= length else None
 
 
-def remove_table(open_files: OpenFiles, path: Path, number: int) -> None:
+def remove_table(tree: TreeFiles, path: Path, number: int) -> None:
     """Remove the table of a file that is removed, if there is one."""
     place = table_path(path, number)
-    if open_files.exists(place):
-        open_files.remove(place)
+    if tree.exists(place):
+        tree.remove(place)

@@ -52,7 +52,6 @@ from penstock.storage.paged.bulk_reads import WINDOW, read_runs, scan_windows
 from penstock.storage.paged.limits import IndexLimits
 from penstock.storage.paged.message_slots import NO_SLOT
 from penstock.storage.paged.message_store import MessageStore
-from penstock.storage.paged.open_files import OpenFiles
 from penstock.storage.paged.place_tables import NewTables, WantedTable, table_path
 from penstock.storage.paged.queue_segments import (
     ACKED,
@@ -65,6 +64,7 @@ from penstock.storage.paged.queue_segments import (
     Unacked,
 )
 from penstock.storage.paged.segment_records import Publishes
+from penstock.storage.paged.tree_files import TreeFiles
 
 Numbers = NDArray[np.int64]
 SequenceNumbers = Sequence[int] | Numbers
@@ -91,7 +91,7 @@ class QueueIndex:
 
     def __init__(
         self,
-        open_files: OpenFiles,
+        tree: TreeFiles,
         directory: Path,
         store: MessageStore,
         *,
@@ -102,7 +102,7 @@ class QueueIndex:
     ) -> None:
         self.number = number
         self.name = name
-        self._open_files = open_files
+        self._tree = tree
         self.directory = directory
         self._store = store
         self._limits = limits
@@ -175,7 +175,7 @@ class QueueIndex:
         if not count:
             return
         assert messages[0][:2] in _BEGINNINGS, "a message is a term"
-        self._open_files.check()
+        self._tree.check()
         body_sizes = np.asarray(sizes, dtype=np.int64)
         lengths = np.fromiter(map(len, messages), np.int64, count)
         is_embedded = body_sizes < self._limits.embed_below
@@ -220,7 +220,7 @@ class QueueIndex:
 
     def deliver_many(self, sequences: SequenceNumbers) -> None:
         """Note that messages were handed to a consumer; for those that were before, nothing is written."""
-        self._open_files.check()
+        self._tree.check()
         fresh = [
             segment.first + segment.deliver(relatives)
             for segment, relatives, _ in self._by_segment(sequences)
@@ -233,7 +233,7 @@ class QueueIndex:
         numbers = np.asarray(sequences, dtype=np.int64)
         if not len(numbers):
             return
-        self._open_files.check()
+        self._tree.check()
         if not self._is_under_log:
             self.deliver_many(numbers)  # a broker does not start on a journal with an ack alone
         slots = [segment.ack(relatives) for segment, relatives, _ in self._by_segment(numbers)]
@@ -252,7 +252,7 @@ class QueueIndex:
 
     def read_many(self, sequences: SequenceNumbers) -> list[bytes]:
         """Return messages that are not acked, in the order of the numbers. Raises ``CorruptData``."""
-        self._open_files.check()
+        self._tree.check()
         messages: list[bytes] = [b""] * len(sequences)
         for segment, relatives, rows in self._by_segment(sequences):
             places, lengths = segment.read(relatives)
@@ -298,7 +298,7 @@ class QueueIndex:
         self, path: Path, places: Numbers, lengths: Numbers, rows: Numbers, messages: list[bytes]
     ) -> None:
         self._write_out()
-        for run in read_runs(self._open_files.get(path), path, places, lengths):
+        for run in read_runs(self._tree.get(path), path, places, lengths):
             ends = run.starts + lengths[run.rows]
             for row, start, end in zip(
                 rows[run.rows].tolist(), run.starts.tolist(), ends.tolist(), strict=True
@@ -346,7 +346,7 @@ class QueueIndex:
         segment = self._segments.get(number)
         if segment is None:
             segment = Segment(
-                self._open_files, self.directory,
+                self._tree, self.directory,
                 queue=self.number, number=number, entry_count=self._limits.entry_count,
             )  # fmt: skip
             self._segments[number] = segment
@@ -377,15 +377,15 @@ class QueueIndex:
         self._waiting_size = self._waiting_count = 0
         if self._buffer:
             if self._is_apart and not self._journal_size:
-                self._open_files.create(self.journal_path)
-            self._open_files.write(self.journal_path, self._journal_size, self._buffer)
+                self._tree.create(self.journal_path)
+            self._tree.write(self.journal_path, self._journal_size, self._buffer)
             self._journal_size += self._buffer_size
             self._buffer = []
             self._buffer_size = 0
 
     def _scan_journal(self, start: int, end: int) -> Iterator[tuple[int, bytes, PieceColumns]]:
         if start < end:  # a journal apart has no file before its first record
-            file = self._open_files.get(self.journal_path)
+            file = self._tree.get(self.journal_path)
             yield from scan_windows(
                 file,
                 start=start,
@@ -406,7 +406,7 @@ class QueueIndex:
         if self.is_sealed:
             return
         self._write_out()
-        file = self._open_files.get(self.journal_path)
+        file = self._tree.get(self.journal_path)
         for offset in range(self._sealed_size, self._journal_size, WINDOW):
             size = min(WINDOW, self._journal_size - offset)
             self._chain = checksum(file.read(offset, size), self._chain)
@@ -445,7 +445,7 @@ class QueueIndex:
         if is_unkept or self.needs_flush or self._flushed_size or not self._dirty_count:
             self.flush()
             if self._is_apart and self._journal_size:
-                self._open_files.truncate(self.journal_path, 0)
+                self._tree.truncate(self.journal_path, 0)
             if self._is_apart or self._journal_size:
                 self._generation = self._chain = (self._generation + 1) & 0xFFFFFFFF
                 self._journal_size = self._flushed_size = 0
@@ -484,10 +484,10 @@ class QueueIndex:
             self._segments[number].table = mark
         if self._is_apart:
             path = self.directory / JOURNAL
-            if self._open_files.exists(self.journal_path):
-                self._open_files.rename(self.journal_path, path)
+            if self._tree.exists(self.journal_path):
+                self._tree.rename(self.journal_path, path)
             else:
-                self._open_files.truncate(path, 0)
+                self._tree.truncate(path, 0)
             self.journal_path = path
             self._is_apart = False
         for number in pending.acked:
@@ -505,10 +505,10 @@ class QueueIndex:
 
     def create(self) -> None:
         """Begin with an empty journal; whatever a crash left under the queue's names goes away."""
-        for name in self._open_files.names(self.directory):
+        for name in self._tree.names(self.directory):
             if name != QUEUE_NAME:
-                self._open_files.remove(self.directory / name)
-        self._open_files.create(self.journal_path)
+                self._tree.remove(self.directory / name)
+        self._tree.create(self.journal_path)
 
     def recover(self, lengths: QueueLengths, *, exactly: bool) -> None:
         """Take over the files as far as they can be believed; ``settle`` must follow. Raises ``CorruptData``.
@@ -521,27 +521,27 @@ class QueueIndex:
             segment.recover(length, table, self._store.find)
             if segment.table != table:
                 self.unread_tables.append(table_path(segment.path, number))
-        if not self._open_files.exists(self.journal_path) and not lengths.journal_length:
-            self._open_files.create(self.journal_path)
+        if not self._tree.exists(self.journal_path) and not lengths.journal_length:
+            self._tree.create(self.journal_path)
         end = self._believed_end(lengths, exactly=exactly)
-        self._open_files.truncate(self.journal_path, end)
+        self._tree.truncate(self.journal_path, end)
         self._journal_size = self._sealed_size = end
         self._generation = lengths.generation
         self._next_sequence = lengths.next_sequence
         self._replay(end)
 
     def _remove_unknown(self, lengths: QueueLengths) -> None:
-        for name in self._open_files.names(self.directory):
+        for name in self._tree.names(self.directory):
             number, of_table = parse_segment_name(name), parse_places_name(name)
             is_unknown = number is not None and number not in lengths.segments
             is_unvouched = of_table is not None and of_table not in lengths.tables
             if is_unknown or is_unvouched or name.endswith(TEMPORARY_SUFFIX):
-                self._open_files.remove(self.directory / name)
+                self._tree.remove(self.directory / name)
 
     def _believed_end(self, lengths: QueueLengths, *, exactly: bool) -> int:
         """Return how far the journal counts, and take over the checksum that goes with it."""
-        is_there = self._open_files.exists(self.journal_path)
-        size = self._open_files.get(self.journal_path).size() if is_there else 0
+        is_there = self._tree.exists(self.journal_path)
+        size = self._tree.get(self.journal_path).size() if is_there else 0
         end = lengths.journal_length
         if size < end:
             raise CorruptData(

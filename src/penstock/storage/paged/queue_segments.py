@@ -29,7 +29,6 @@ from penstock.formats.rabbitmq.writing import (
 )
 from penstock.storage.paged.bulk_reads import read_runs
 from penstock.storage.paged.message_slots import NO_SLOT
-from penstock.storage.paged.open_files import OpenFiles
 from penstock.storage.paged.place_tables import WantedTable, read_table, remove_table
 from penstock.storage.paged.segment_records import (
     Publishes,
@@ -38,6 +37,7 @@ from penstock.storage.paged.segment_records import (
     scan_segment,
     segment_table,
 )
+from penstock.storage.paged.tree_files import TreeFiles
 
 Numbers = NDArray[np.int64]
 
@@ -83,9 +83,9 @@ class Segment:
     """A segment: as many consecutive sequence numbers as the directory's configuration says."""
 
     def __init__(
-        self, open_files: OpenFiles, directory: Path, *, queue: int, number: int, entry_count: int
+        self, tree: TreeFiles, directory: Path, *, queue: int, number: int, entry_count: int
     ) -> None:
-        self._open_files = open_files
+        self._tree = tree
         self._entry_count = entry_count
         self.first = number * entry_count
         self.path = directory / segment_name(number)
@@ -239,7 +239,7 @@ class Segment:
         lengths = self.length[relatives].astype(np.int64)
         target = np.empty(int(places[-1] + segment_record_sizes(lengths[-1:])[0]), dtype=np.uint8)
         starts = self._journal_starts(relatives)
-        journal = self._open_files.get(journal_path)
+        journal = self._tree.get(journal_path)
         for run in read_runs(journal, journal_path, starts, lengths + JOURNAL_PUBLISH_SIZE):
             source = np.frombuffer(run.data, dtype=np.uint8)
             rows = run.rows
@@ -261,8 +261,8 @@ class Segment:
 
     def _append(self, pieces: Sequence[Bytes], size: int) -> None:
         if not self.file_size:
-            self._open_files.create(self.path)
-        self._open_files.write(self.path, self.file_size, pieces)
+            self._tree.create(self.path)
+        self._tree.write(self.path, self.file_size, pieces)
         self.file_size += size
 
     # Reading.
@@ -300,7 +300,7 @@ class Segment:
             start, records = table
             yield records
         if start < self.file_size:
-            file = self._open_files.get(self.path)
+            file = self._tree.get(self.path)
             yield from scan_segment(file, self._file, start=start, end=self.file_size)
 
     def _read_table(self) -> tuple[int, tuple[Publishes, Numbers]] | None:
@@ -308,7 +308,7 @@ class Segment:
         if self.table is None:
             return None
         table = read_table(
-            self._open_files, self.path, self.table, covers=Covers.SEGMENT,
+            self._tree, self.path, self.table, covers=Covers.SEGMENT,
             queue=self._file.queue, number=self._file.number, length=self.file_size,
         )  # fmt: skip
         records = None if table is None else records_of_table(table, self._file)
@@ -330,8 +330,8 @@ class Segment:
 
     def remove_files(self) -> None:
         if self.file_size:
-            self._open_files.remove(self.path)
-            remove_table(self._open_files, self.path, self._file.number)
+            self._tree.remove(self.path)
+            remove_table(self._tree, self.path, self._file.number)
 
     # Starting.
 
@@ -340,7 +340,7 @@ class Segment:
 
         A table that cannot be used is forgotten: then the file is read instead.
         """
-        size = self._open_files.get(self.path).size() if self._open_files.exists(self.path) else 0
+        size = self._tree.get(self.path).size() if self._tree.exists(self.path) else 0
         if size < length:
             raise CorruptData(
                 "a segment is missing or shorter than the checkpoint says; restore it",
@@ -349,7 +349,7 @@ class Segment:
                 found=f"{size}",
             )
         if size > length:
-            self._open_files.truncate(self.path, length)
+            self._tree.truncate(self.path, length)
         self.file_size = length
         self.table = table
         actions = np.zeros(self._entry_count, dtype=np.int64)

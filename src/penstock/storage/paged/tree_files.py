@@ -71,7 +71,7 @@ class Unsynced:
             self.directories.append(path.parent)
 
 
-class OpenFiles:
+class TreeFiles:
     """The files below a directory. Raises ``StorageFailed`` after the first change that failed."""
 
     def __init__(self, files: Files, directory: Path, *, limit: int = OPEN_FILES_MAX) -> None:
