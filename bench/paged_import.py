@@ -25,9 +25,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from formats import RESULTS, best, machine
+from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq.columns import read_columns
 from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.formats.rabbitmq import message_store, segment
 from penstock.formats.rabbitmq.journal import Publish
@@ -198,24 +198,24 @@ def read_only(root: Path) -> int:
 
 
 def in_columns(root: Path) -> int:
-    return _count(root, lambda *given: sum(map(len, read_columns(*given, tell=_refuse))))
+    return _count(root, lambda *given: sum(map(len, read_columns(*given, report=_refuse))))
 
 
 def one_by_one(root: Path) -> int:
-    return _count(root, lambda *given: sum(1 for _ in read_queue(*given, tell=_refuse)))
+    return _count(root, lambda *given: sum(1 for _ in read_queue(*given, report=_refuse)))
 
 
 def _count(root: Path, count: Callable[..., int]) -> int:
     total = 0
     for vhost in resolve(root).vhosts:
         with OpenFiles() as files:
-            bodies = Bodies(vhost=vhost, files=files, tell=_refuse)
+            bodies = Bodies(vhost=vhost, files=files, report=_refuse)
             total += sum(count(queue, bodies, Wanted(as_of_us=0)) for queue in vhost.queues)
     return total
 
 
-def _refuse(trouble: Any) -> None:
-    raise AssertionError(f"the directory is not whole: {trouble}")
+def _refuse(damage: Any) -> None:
+    raise AssertionError(f"the directory is not whole: {damage}")
 
 
 def command(root: Path) -> int:

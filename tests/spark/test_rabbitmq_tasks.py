@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import BadData, CannotConvert, InvalidValue, PathRefused
+from penstock.families.damage import Report
+from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.families.rabbitmq.rows import envelope_of
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables import state
 from penstock.families.rabbitmq.tables.plan import QueuePlan
-from penstock.families.rabbitmq.trouble import Tell
 from penstock.families.values import format_time_us
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.formats.rabbitmq.journal import SequenceNumber, encode_ack
@@ -48,9 +48,9 @@ def envelopes(path: Path, wanted: Wanted) -> list[bytes]:
     found = []
     for vhost in resolve(path).vhosts:
         with OpenFiles() as files:
-            bodies = Bodies(vhost=vhost, files=files, tell=lambda _: None)
+            bodies = Bodies(vhost=vhost, files=files, report=lambda _: None)
             for queue in vhost.queues:
-                for held in read_queue(queue, bodies, wanted, tell=lambda _: None):
+                for held in read_queue(queue, bodies, wanted, report=lambda _: None):
                     envelope = envelope_of(vhost, queue, held, lambda _: None)
                     found.append(encode_envelope(envelope, held.message.content.body))
     return found
@@ -129,9 +129,9 @@ def test_a_map_of_a_store_is_built_once_for_all_queues_and_anew_when_it_changes(
     made.store("0.rdq", stored(1, b"first"))
     built: list[tuple[Path, ...]] = []
 
-    def build(paths: tuple[Path, ...], tell: Tell) -> StoreMap:
+    def build(paths: tuple[Path, ...], report: Report) -> StoreMap:
         built.append(paths)
-        return build_map(paths, tell)
+        return build_map(paths, report)
 
     monkeypatch.setattr(state, "build_map", build)
     assert [row["payload"] for row in tasks(made.path)] == [b"first"] * 3

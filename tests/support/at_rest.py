@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.families.rows import Row
 from penstock.families.taskflux import new_directory
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.repair import Repaired, repair
 from penstock.families.taskflux.replay import replay
-from penstock.families.taskflux.rows import Row
 from penstock.families.taskflux.verify import verify
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFile, OsFiles
@@ -49,7 +49,7 @@ def listed_or_refused(path: Path) -> Listed | str:
 
 def damage_of(path: Path) -> list[Row]:
     """Return the rows of ``penstock verify`` that are not harmless."""
-    return [row for row in verify(resolve(path)) if not row.get("harmless")]
+    return [row for row in verify(resolve(path)) if row["severity"] != "harmless"]
 
 
 def statuses(path: Path) -> list[str]:

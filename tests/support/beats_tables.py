@@ -80,7 +80,7 @@ def waiting(path: Path, key: bytes | None = KEY) -> list[Row]:
             "offset": row["offset"],
             "payload": b64decode(row["payload"]),
         }
-        for row in tasks(resolve(path), key=key, tell=lambda _: None)
+        for row in tasks(resolve(path), key=key, report=lambda _: None)
     ]
 
 

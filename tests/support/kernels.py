@@ -32,7 +32,7 @@ def use() -> None:
     scan_extensions(b"\xff", np.array([0]), np.array([1]))
     with TemporaryDirectory() as place:
         location = resolve(unpacked("c4_props_ttl_priority_kill9", Path(place)))
-        list(tasks(location, Wanted(as_of_us=0), tell=lambda _: None, bulk_from=0))
+        list(tasks(location, Wanted(as_of_us=0), report=lambda _: None, bulk_from=0))
     spool = VECTORS["v2_cbor"]
     list(scan_frames(spool, offset=12, start=12, stop=len(spool)))
     scanner = FrameScanner(12)

@@ -96,7 +96,7 @@ def listed(path: Path, wanted: Wanted) -> list[Row]:
             "properties": said(row, _BY_TASKS),
             "event_time": time_of(row),
         }
-        for row in tasks(resolve(path), wanted, tell=lambda _: None)
+        for row in tasks(resolve(path), wanted, report=lambda _: None)
     ]
 
 

@@ -16,11 +16,12 @@ from pyspark.sql.types import StructType
 from penstock.errors import BadData
 from penstock.families.columns import Table, schema_of
 from penstock.families.family import Split
+from penstock.families.files import opened
 from penstock.families.progress import no_progress
 from penstock.families.taskflux.dump import metadata_row, snapshot_rows
-from penstock.families.taskflux.location import LogFile, opened, resolve
+from penstock.families.taskflux.location import LogFile, resolve
 from penstock.families.taskflux.read import Found, History, follower, survey
-from penstock.families.taskflux.rows import damage_row, entry_row, unreadable_rows
+from penstock.families.taskflux.rows import bad_file_row, entry_row, unreadable_rows
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.model import RESERVED_PREFIX
 from penstock.spark.source import PenstockSource, Reader, Task
@@ -138,7 +139,7 @@ def scalar_rows(path: Path) -> list[Said]:
         try:
             rows += _listed(snapshot_rows(target.snapshot, history.snapshot, no_progress), rows)
         except BadData as error:
-            rows.append(damage_row(error, "snapshot", target.snapshot))
+            rows.append(bad_file_row(error, "snapshot", target.snapshot))
     for log in target.logs:
         rows += [entry_row(history, found) for found in _scan(history, log)]
     return [_said(path, row) for row in rows]

@@ -53,11 +53,8 @@ def inspect(path: PathArgument, values: Values, table: TableOption = False) -> N
     with bar(files.size, "reading") as shown:
         row = files.inspect(outcome, shown.advance)
     if table:
-        shown_row = {
-            name: _for_people(value)
-            for name, value in row.items()
-            if name != "damage" and not (name == "harmless" and value == [])
-        }
+        shown_row = {name: _for_people(value) for name, value in row.items() if name != "damage"}
+        shown_row["harmless"] = len(row["harmless"])  # there may be thousands
         show_table(str(path), shown_row, row["damage"])
     else:
         emit(row)

@@ -21,7 +21,7 @@ from penstock.families.description import left_out_words
 from penstock.families.family import refuse_queue
 from penstock.families.option import Operation, Values
 from penstock.families.registry import options_of
-from penstock.families.taskflux.rows import encode_payload
+from penstock.families.rows import encode_payload
 from penstock.formats.taskflux.generation import Generation
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def stat(
     from penstock.spooling.watching import stat
 
     report = _DamageReport()
-    emit(stat(directory, key=key_of(values), tell=report))
+    emit(stat(directory, key=key_of(values), report=report))
     report.exit_if_damaged()
 
 
@@ -322,7 +322,7 @@ def tail(
     from penstock.spooling.watching import Tail
 
     report = _DamageReport()
-    watched = Tail(directory, key=key_of(values), tell=report)
+    watched = Tail(directory, key=key_of(values), report=report)
     while True:
         emit_rows(watched.rows())
         if not follow:

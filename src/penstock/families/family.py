@@ -18,13 +18,12 @@ from penstock.families.follow import Follower
 from penstock.families.option import Option, Values
 from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 from penstock.errors import PathMissing, PathRefused
 from penstock.families.family import Split
+from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.option import Operation
 from penstock.families.options import ReadOptions
 from penstock.families.registry import families, open_files
-from penstock.families.taskflux.location import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from penstock.families.beats.location import Location, Segment, resolve
 from penstock.families.beats.position import judge_position
 from penstock.families.beats.read import decode_frame, read_segment
 from penstock.families.beats.rows import position_fields, task_row
-from penstock.families.beats.trouble import Trouble
+from penstock.families.damage import Damage
 from penstock.formats.beats.event import timestamp_text
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
@@ -22,7 +22,7 @@ from penstock.formats.beats.state import Position
 from penstock.spooling.refused import DIRECTORY_NAME
 
 Row = dict[str, Any]
-Tell = Callable[[str], None]
+ReportLine = Callable[[str], None]
 """Reports damage: a line for each piece."""
 
 
@@ -34,10 +34,10 @@ def spool_at(path: Path) -> Location:
     return location
 
 
-def stat(path: Path, *, key: bytes | None, tell: Tell) -> Row:
+def stat(path: Path, *, key: bytes | None, report: ReportLine) -> Row:
     """Return how a spool stands, and report its damage. Raises ``PathRefused``."""
     location = spool_at(path)
-    count, first, last = _walk(location, key, tell)
+    count, first, last = _walk(location, key, report)
     refused = path / DIRECTORY_NAME
     state = location.state
     return {
@@ -49,7 +49,7 @@ def stat(path: Path, *, key: bytes | None, tell: Tell) -> Row:
         "sending": position_fields(None if state is None else state.sending),
         "oldest": _time_of(first),
         "newest": _time_of(last),
-        "refused": _walk(spool_at(refused), key, tell)[0] if refused.is_dir() else 0,
+        "refused": _walk(spool_at(refused), key, report)[0] if refused.is_dir() else 0,
     }
 
 
@@ -57,10 +57,10 @@ _Found = tuple[Segment, Header, Frame]
 
 
 def _walk(
-    location: Location, key: bytes | None, tell: Tell
+    location: Location, key: bytes | None, report: ReportLine
 ) -> tuple[int, _Found | None, _Found | None]:
     """Return how many frames wait, the first of them and the last."""
-    position = _position(location, key, tell)
+    position = _position(location, key, report)
     count = 0
     first: _Found | None = None
     last: _Found | None = None
@@ -76,36 +76,36 @@ def _walk(
                 count += 1
                 last = segment, header, piece
                 first = first or last
-            elif isinstance(piece, Trouble) and piece.is_damage:
-                tell(piece.words)
+            elif isinstance(piece, Damage) and not piece.is_harmless:
+                report(piece.words)
     return count, first, last
 
 
-def _position(location: Location, key: bytes | None, tell: Tell) -> Position:
+def _position(location: Location, key: bytes | None, report: ReportLine) -> Position:
     """Return from where on events wait; report what is damaged in the directory and its position."""
     judged = judge_position(location, key=key)
-    for trouble in (*location.troubles, judged.trouble):
-        if trouble is not None and trouble.is_damage:
-            tell(trouble.words)
+    for damage in (*location.found_damage, judged.damage):
+        if damage is not None and not damage.is_harmless:
+            report(damage.words)
     return judged.position
 
 
 def _time_of(found: _Found | None) -> str | None:
     event = None if found is None else decode_frame(*found)
-    return None if event is None or isinstance(event, Trouble) else timestamp_text(event.timestamp)
+    return None if event is None or isinstance(event, Damage) else timestamp_text(event.timestamp)
 
 
 class Tail:
     """Reads the events that wait, and then those that come."""
 
-    def __init__(self, path: Path, *, key: bytes | None, tell: Tell) -> None:
+    def __init__(self, path: Path, *, key: bytes | None, report: ReportLine) -> None:
         """Raises ``PathRefused``."""
         self._path = path
         self._key = key
-        self._tell = tell
+        self._report = report
         location = spool_at(path)
         self._name = location.name
-        self._position = _position(location, key, tell)
+        self._position = _position(location, key, report)
         self._read_size = -1  # bytes of the segment at the position when it was last read
 
     def rows(self) -> Iterator[Row]:
@@ -132,5 +132,5 @@ class Tail:
                 )
                 event = decode_frame(segment, header, piece)
                 yield task_row(segment, piece, event, self._name)
-            elif isinstance(piece, Trouble) and piece.is_damage:
-                self._tell(piece.words)
+            elif isinstance(piece, Damage) and not piece.is_harmless:
+                self._report(piece.words)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.errors import BadData, CorruptData, PenstockError, SpoolFull, TruncatedData
 from penstock.formats.beats.body import is_key_of
-from penstock.formats.beats.frame import DamageKind
+from penstock.formats.beats.frame import StretchKind
 from penstock.formats.beats.segment import (
     COUNT_OFFSET,
     IV_SIZE,
@@ -296,7 +296,7 @@ def _whole_size(segment: SpoolSegment, header: Header, cursor: SegmentCursor) ->
     """Return where the file ends without a torn tail, if it has one."""
     damage = cursor.damage
     if not header.options & Options.COMPRESSED:
-        if damage and damage[-1].kind is DamageKind.TAIL:
+        if damage and damage[-1].kind is StretchKind.TAIL:
             return damage[-1].offset - header.size + header.body_start
     elif not any(one.size for one in damage):
         # All blocks but the last are whole, and they hold nothing but whole frames.

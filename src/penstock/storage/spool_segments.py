@@ -16,7 +16,7 @@ from typing import Final
 from penstock.binary import Bytes
 from penstock.errors import BadData, InvalidValue
 from penstock.formats.beats.body import IV_RANDOM_SIZE, BodyDecoder, BodyEncoder, marked_iv
-from penstock.formats.beats.frame import Damage, DamageKind, Frame, FrameReader, encode_frames
+from penstock.formats.beats.frame import BadStretch, Frame, FrameReader, StretchKind, encode_frames
 from penstock.formats.beats.frame_run import RunEnd, take_frames
 from penstock.formats.beats.segment import (
     COUNT_OFFSET,
@@ -170,11 +170,11 @@ class SegmentCursor:
         self._data = b""  # decoded, not yet taken
         self._start = 0
         self._careful: FrameReader | None = None
-        self._found: deque[Frame | Damage] = deque()
+        self._found: deque[Frame | BadStretch] = deque()
         self._is_ended = False  # all of a sealed segment was looked at
         self.offset = self.header.size  # where the next frame stands
         self.index = 0
-        self.damage: list[Damage] = []
+        self.damage: list[BadStretch] = []
 
     @property
     def payload_format(self) -> PayloadFormat:
@@ -262,7 +262,7 @@ class SegmentCursor:
             self.index = found.index + 1
             payloads.append(found.payload)
             return
-        self.index = found.index + (found.kind is DamageKind.FRAME)
+        self.index = found.index + (found.kind is StretchKind.FRAME)
         self.damage.append(found)
 
     def _fill(self, size: int) -> bool:
@@ -299,7 +299,7 @@ class SegmentCursor:
         problem = self._decoder.finish()
         if problem is not None:
             place = (careful.offset, 0, careful.index)
-            self._found.append(Damage(DamageKind.TAIL, *place, reason=problem, data=b""))
+            self._found.append(BadStretch(StretchKind.TAIL, *place, reason=problem, data=b""))
         return True
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ from penstock.families.beats.convert import Converted, Respooled, convert, respo
 from penstock.families.beats.ingest import queue_name, read_requests
 from penstock.families.beats.location import resolve
 from penstock.families.beats.tasks import tasks
-from penstock.families.beats.trouble import Trouble
 from penstock.families.beats.versions import SegmentVersion
+from penstock.families.damage import Damage
 from penstock.families.taskflux.location import resolve as resolve_node
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
@@ -53,16 +53,16 @@ def converted(
     *,
     key: bytes | None = None,
     queue: QueueName | None = None,
-) -> tuple[Held, Converted, list[Trouble]]:
-    troubles: list[Trouble] = []
-    done = convert(resolve(path), to, out, key=key, tell=troubles.append, queue=queue)
+) -> tuple[Held, Converted, list[Damage]]:
+    found_damage: list[Damage] = []
+    done = convert(resolve(path), to, out, key=key, report=found_damage.append, queue=queue)
     state = replay(read_history(resolve_node(out)))
     held: Held = {
         name: [(key, payload) for _, key, payload in queue.in_order()]
         for name, queue in state.queues.by_name.items()
         if len(queue)
     }
-    return held, done, troubles
+    return held, done, found_damage
 
 
 # --- to a node's directory -----------------------------------------------------------------------
@@ -74,14 +74,14 @@ def test_tasks_go_to_their_queues_and_other_events_to_one(tmp_path: Path, to: Va
     payloads += encode_tasks("bills", [b"bill"], [0], timestamp=0, delay_ms=1000)
     payloads += encode_tasks("", [b"default"], [0], timestamp=0)
     path = spool(tmp_path / "queue", {0: sealed(payloads), 1: PLAIN})
-    held, done, troubles = converted(path, tmp_path / "out", to)
+    held, done, found_damage = converted(path, tmp_path / "out", to)
     assert held == {
         "orders": [(-1, b"soon"), (9, b"late")],
         "bills": [(0, b"bill")],
         "": [(0, b"default")],
         "queue": [(0, PLAIN[16:83]), (0, PLAIN[95:212])],
     }
-    assert (done.tasks, len(done.queues), done.terms_dropped, troubles) == (6, 4, 1, [])
+    assert (done.tasks, len(done.queues), done.terms_dropped, found_damage) == (6, 4, 1, [])
 
 
 def test_only_what_waits_is_converted(tmp_path: Path) -> None:
@@ -99,19 +99,19 @@ def test_the_queue_of_events_that_name_none_can_be_chosen(tmp_path: Path) -> Non
 def test_damage_is_told_and_the_rest_converted(tmp_path: Path) -> None:
     no_event = sealed([b"no event"])
     path = spool(tmp_path / "queue", {0: BAD_PAYLOAD, 1: no_event, 2: TORN})
-    held, done, troubles = converted(path, tmp_path / "out")
+    held, done, found_damage = converted(path, tmp_path / "out")
     assert held == {"queue": [(0, PLAIN[95:212]), (0, b"no event"), (0, PLAIN[16:83])]}
-    assert [trouble.status for trouble in troubles] == ["bad-checksum", "bad-event", "torn"]
+    assert [damage.status for damage in found_damage] == ["bad-checksum", "bad-event", "torn"]
     assert done.tasks == 3
 
 
 def test_a_payload_that_no_node_takes_is_left_out(tmp_path: Path) -> None:
     large = encode_tasks("large", [bytes(PAYLOAD_SIZE_MAX + 1), b"x"], [0, 0], timestamp=0)
-    held, done, troubles = converted(
+    held, done, found_damage = converted(
         spool(tmp_path / "queue", {0: sealed(large)}), tmp_path / "out"
     )
     assert (held, done.left.too_large) == ({"large": [(0, b"x")]}, 1)
-    assert [trouble.status for trouble in troubles] == ["too-large"]
+    assert [damage.status for damage in found_damage] == ["too-large"]
 
 
 @pytest.mark.parametrize("key", [None, bytes(16)])
@@ -121,9 +121,9 @@ def test_a_segment_without_its_key_is_refused_and_nothing_is_written(
     path = spool(tmp_path / "queue", {0: PLAIN, 1: VECTORS["v2_cbor_aes"]})
     location, out, two = resolve(path), tmp_path / "out", SegmentVersion.TWO
     with pytest.raises(PathRefused, match=r"1\.seg: .*key"):
-        convert(location, Variant.THREE, out, key=key, tell=lambda _: None)
+        convert(location, Variant.THREE, out, key=key, report=lambda _: None)
     with pytest.raises(PathRefused, match=r"1\.seg: .*key"):
-        respool(location, two, out, key=key, tell=lambda _: None)
+        respool(location, two, out, key=key, report=lambda _: None)
     assert [found.name for found in tmp_path.iterdir()] == ["queue"]
 
 
@@ -155,11 +155,11 @@ KINDS = [(0, Options(0)), (1, Options(0)), *((2, Options(bits)) for bits in rang
 
 def respooled(
     path: Path, out: Path, to: SegmentVersion = SegmentVersion.TWO
-) -> tuple[list[Row], Respooled, list[Trouble]]:
-    troubles: list[Trouble] = []
-    done = respool(resolve(path), to, out, key=KEY, tell=troubles.append)
-    rows = list(tasks(resolve(out), key=None, tell=lambda _: None))
-    return rows, done, troubles
+) -> tuple[list[Row], Respooled, list[Damage]]:
+    found_damage: list[Damage] = []
+    done = respool(resolve(path), to, out, key=KEY, report=found_damage.append)
+    rows = list(tasks(resolve(out), key=None, report=lambda _: None))
+    return rows, done, found_damage
 
 
 @pytest.mark.parametrize("to", list(SegmentVersion))
@@ -172,10 +172,10 @@ def test_every_kind_of_segment_becomes_a_plain_one_of_cbor(
         payloads_of(some_events(40), source), version=version, options=options, count=0, key=KEY
     )
     path = spool(tmp_path / "queue", {8: data}, stored(8, 0, 0))
-    rows, done, troubles = respooled(path, tmp_path / "out", to)
-    before = list(tasks(resolve(path), key=KEY, tell=lambda _: None))
+    rows, done, found_damage = respooled(path, tmp_path / "out", to)
+    before = list(tasks(resolve(path), key=KEY, report=lambda _: None))
     assert [row["event"] for row in rows] == [row["event"] for row in before]
-    assert (done.frames, done.segments, troubles) == (40, 1, [])
+    assert (done.frames, done.segments, found_damage) == (40, 1, [])
     written = (tmp_path / "out" / "8.seg").read_bytes()
     assert decode_header(written) == Header(int(to), 40)
     for row in rows:
@@ -197,9 +197,9 @@ def test_an_event_that_beats_cannot_read_is_told_and_left_out(tmp_path: Path) ->
     odd = Event(timestamp=0, flags=0, meta={}, fields={"": 1})
     payload = encode_event(odd, PayloadFormat.JSON)
     data = sealed([payload, b"{}", VECTORS["v0_json"][8:108]], version=0)
-    rows, done, troubles = respooled(spool(tmp_path / "queue", {0: data}), tmp_path / "out")
+    rows, done, found_damage = respooled(spool(tmp_path / "queue", {0: data}), tmp_path / "out")
     assert [row["event"] for row in rows] == [A]
-    assert [trouble.status for trouble in troubles] == ["not-encodable", "bad-event"]
+    assert [damage.status for damage in found_damage] == ["not-encodable", "bad-event"]
     assert (done.frames, done.left_unencodable) == (1, 1)
 
 
@@ -213,7 +213,7 @@ def requests_of(
     found = read_requests(
         resolve(path),
         key=KEY,
-        tell=lambda _: None,
+        report=lambda _: None,
         otherwise=queue,
         too_large=too_large,
         producer=producer,

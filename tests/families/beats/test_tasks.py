@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import PathRefused
 from penstock.families.beats.location import resolve
 from penstock.families.beats.tasks import tasks
-from penstock.families.beats.trouble import Trouble
+from penstock.families.damage import Damage
 from penstock.formats.beats.event import encode_event
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.segment import Options, PayloadFormat
@@ -44,10 +44,10 @@ Row = dict[str, Any]
 
 def listed(
     path: Path, *, key: bytes | None = None, queue: str | None = None
-) -> tuple[list[Row], list[Trouble]]:
-    troubles: list[Trouble] = []
-    rows = list(tasks(resolve(path), key=key, tell=troubles.append, queue=queue))
-    return rows, troubles
+) -> tuple[list[Row], list[Damage]]:
+    found_damage: list[Damage] = []
+    rows = list(tasks(resolve(path), key=key, report=found_damage.append, queue=queue))
+    return rows, found_damage
 
 
 def events(path: Path, *, key: bytes | None = None) -> list[Any]:
@@ -91,10 +91,10 @@ def test_segments_come_by_number_whatever_they_are_written_in(tmp_path: Path) ->
         tmp_path / "queue",
         {number: VECTORS[name] for number, name in zip((2, 9, 10, 100), names, strict=True)},
     )
-    rows, troubles = listed(path)
+    rows, found_damage = listed(path)
     assert [row["segment"] for row in rows] == [2, 2, 9, 9, 10, 10, 100, 100]
     assert [row["offset"] for row in rows] == [4, 116, 8, 87, 12, 91, 12, 91]
-    assert troubles == []
+    assert found_damage == []
 
 
 def test_a_row_holds_the_bytes_of_the_frame_and_the_event(tmp_path: Path) -> None:
@@ -153,25 +153,25 @@ def test_what_waits_is_behind_the_position_if_that_can_be_believed(
 ) -> None:
     only_a = sealed([PLAIN[16:83]])
     path = spool(tmp_path / "queue", {0: PLAIN, 1: only_a}, state)
-    rows, troubles = listed(path)
+    rows, found_damage = listed(path)
     assert [row["event"] for row in rows] == expected
-    assert [trouble.status for trouble in troubles] == statuses
+    assert [damage.status for damage in found_damage] == statuses
 
 
 @pytest.mark.parametrize("name", ["v0_json", "v1_cbor", "v2_cbor_lz4"])
 def test_a_position_is_logical_in_every_version(tmp_path: Path, name: str) -> None:
     offset = {"v0_json": 116, "v1_cbor": 87, "v2_cbor_lz4": 91}[name]
     path = spool(tmp_path / "queue", {0: VECTORS[name]}, stored(0, offset, 1))
-    rows, troubles = listed(path)
+    rows, found_damage = listed(path)
     assert [(row["event"], row["seq"]) for row in rows] == [(B, 1)]
-    assert troubles == []
+    assert found_damage == []
 
 
 def test_a_position_of_version_0_counts_from_behind_the_header(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: VECTORS["v0_json"]}, VECTORS["state_v0"])
-    rows, troubles = listed(path)
+    rows, found_damage = listed(path)
     assert [(row["event"], row["seq"]) for row in rows] == [(B, 1)]
-    assert troubles == []
+    assert found_damage == []
 
 
 def test_a_position_before_the_oldest_segment_means_its_start(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_position_before_the_oldest_segment_means_its_start(tmp_path: Path) ->
 
 def test_a_position_behind_a_damaged_frame_is_believed(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: BAD_PAYLOAD}, stored(0, 91, 1))
-    rows, troubles = listed(path)
-    assert ([row["event"] for row in rows], troubles) == ([B], [])
+    rows, found_damage = listed(path)
+    assert ([row["event"] for row in rows], found_damage) == ([B], [])
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def test_one_bad_frame_costs_one_event(
     tmp_path: Path, data: bytes, expected: list[Any], found: list[Any], is_newest: bool
 ) -> None:
     segments: dict[int | str, bytes] = {4: data} if is_newest else {4: data, 5: PLAIN}
-    rows, troubles = listed(spool(tmp_path / "queue", segments))
+    rows, found_damage = listed(spool(tmp_path / "queue", segments))
     assert [row["event"] for row in rows if row["segment"] == 4] == expected
-    assert [(t.status, t.offset, t.size) for t in troubles] == found
+    assert [(t.status, t.offset, t.size) for t in found_damage] == found
     assert is_newest or [row["event"] for row in rows if row["segment"] == 5] == [A, B]
 
 
@@ -221,23 +221,23 @@ def test_a_torn_tail_is_expected_where_a_writer_was_at_work(tmp_path: Path) -> N
         ("closed", closed, False, False),
     ]:
         segments: dict[int | str, bytes] = {0: data} if is_newest else {0: data, 1: PLAIN}
-        _, (trouble,) = listed(spool(tmp_path / name, segments))
-        assert (trouble.status, trouble.is_expected) == ("torn", is_expected)
-        assert trouble.is_loss is not is_expected
+        _, (damage,) = listed(spool(tmp_path / name, segments))
+        assert (damage.status, damage.is_harmless) == ("torn", is_expected)
+        assert damage.is_lost is not is_expected
 
 
 def test_a_segment_of_nothing_but_rubbish_is_no_torn_tail(tmp_path: Path) -> None:
     rubbish = EMPTY + b"\xee" * 1000
-    _, (trouble,) = listed(spool(tmp_path / "queue", {0: rubbish}))
-    assert (trouble.status, trouble.is_damage) == ("torn", True)
+    _, (damage,) = listed(spool(tmp_path / "queue", {0: rubbish}))
+    assert (damage.status, damage.is_harmless) == ("torn", False)
 
 
 def test_a_payload_that_is_no_event_is_listed_all_the_same(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: sealed([b"no event", PLAIN[16:83]])})
-    rows, (trouble,) = listed(path)
+    rows, (damage,) = listed(path)
     assert [row["event"] for row in rows] == [None, A]
     assert b64decode(rows[0]["payload"]) == b"no event"
-    assert (trouble.status, trouble.offset, trouble.is_loss) == ("bad-event", 12, True)
+    assert (damage.status, damage.offset, damage.is_lost) == ("bad-event", 12, True)
 
 
 def test_what_is_compressed_is_read_up_to_its_damage(tmp_path: Path) -> None:
@@ -245,17 +245,17 @@ def test_what_is_compressed_is_read_up_to_its_damage(tmp_path: Path) -> None:
     whole = sealed(payloads, options=Options.COMPRESSED)
     damaged = VECTORS["v2_cbor_lz4_unclean"] + b"\xff" * 100  # a third block that is none
     path = spool(tmp_path / "queue", {0: damaged, 1: whole})
-    rows, troubles = listed(path)
+    rows, found_damage = listed(path)
     assert [row["event"] for row in rows if row["segment"] == 0] == [A, B]
     assert [row["seq"] for row in rows if row["segment"] == 1] == list(range(100))
-    assert [t.status for t in troubles if t.is_damage] == ["bad-body"]
+    assert [t.status for t in found_damage if not t.is_harmless] == ["bad-body"]
 
 
 def test_a_block_that_was_not_written_to_its_end_is_torn(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: VECTORS["v2_cbor_lz4_unclean"][:-10]})
-    rows, (trouble,) = listed(path)
+    rows, (damage,) = listed(path)
     assert [row["event"] for row in rows] == [A]
-    assert (trouble.status, trouble.offset, trouble.is_expected) == ("torn", 91, True)
+    assert (damage.status, damage.offset, damage.is_harmless) == ("torn", 91, True)
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -268,32 +268,32 @@ def test_without_the_right_key_nothing_is_delivered(tmp_path: Path, name: str) -
         (None, "no-key", "the segment is encrypted"),
         (bytes(16), "wrong-key", "wrong key or damaged"),
     ]:
-        rows, (trouble,) = listed(path, key=key)
+        rows, (damage,) = listed(path, key=key)
         assert [row["segment"] for row in rows] == [1, 1]
-        assert (trouble.status, trouble.is_loss) == (status, True)
-        assert words in trouble.reason
+        assert (damage.status, damage.is_lost) == (status, True)
+        assert words in damage.reason
     assert (path / "0.seg").read_bytes() == VECTORS[name]
 
 
 def test_a_damaged_frame_under_the_right_key_is_no_wrong_key(tmp_path: Path) -> None:
     data = sealed([PLAIN[16:83], PLAIN[95:212]], options=Options.ENCRYPTED, key=KEY)
     path = spool(tmp_path / "queue", {0: overwritten(data, 40, bytes([data[40] ^ 1]))})
-    rows, (trouble,) = listed(path, key=KEY)
-    assert ([row["event"] for row in rows], trouble.status) == ([B], "bad-checksum")
+    rows, (damage,) = listed(path, key=KEY)
+    assert ([row["event"] for row in rows], damage.status) == ([B], "bad-checksum")
 
 
 def test_a_torn_tail_behind_the_position_is_no_wrong_key(tmp_path: Path) -> None:
     data = sealed([PLAIN[16:83], PLAIN[95:212]], options=Options.ENCRYPTED, key=KEY)
     path = spool(tmp_path / "queue", {0: data[:-9]}, stored(0, 91, 1))
-    rows, (trouble,) = listed(path, key=KEY)
-    assert (rows, trouble.status, trouble.is_expected) == ([], "torn", True)
+    rows, (damage,) = listed(path, key=KEY)
+    assert (rows, damage.status, damage.is_harmless) == ([], "torn", True)
 
 
 def test_an_encrypted_segment_that_ends_in_its_vector_is_torn(tmp_path: Path) -> None:
     for size, statuses in [(12, []), (20, ["torn"]), (28, [])]:
         path = spool(tmp_path / str(size), {0: VECTORS["v2_cbor_aes"][:size]})
-        rows, troubles = listed(path, key=KEY)
-        assert (rows, [trouble.status for trouble in troubles]) == ([], statuses)
+        rows, found_damage = listed(path, key=KEY)
+        assert (rows, [damage.status for damage in found_damage]) == ([], statuses)
 
 
 # --- odd directories -----------------------------------------------------------------------------
@@ -301,9 +301,9 @@ def test_an_encrypted_segment_that_ends_in_its_vector_is_torn(tmp_path: Path) ->
 
 def test_a_second_file_of_the_same_number_is_told_and_not_read(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {"007.seg": VECTORS["v1_cbor"], "7.seg": PLAIN})
-    rows, (trouble,) = listed(path)
+    rows, (damage,) = listed(path)
     assert [row["offset"] for row in rows] == [12, 91]
-    assert (trouble.status, trouble.path.name) == ("duplicate", "007.seg")
+    assert (damage.status, damage.path.name) == ("duplicate", "007.seg")
     assert events(path / "007.seg") == [A, B]
 
 
@@ -317,25 +317,25 @@ def test_names_that_are_no_segments_are_passed_over(tmp_path: Path) -> None:
         "18446744073709551616.seg",
     ]
     path = spool(tmp_path / "queue", {0: PLAIN, "3.SEG": PLAIN, **dict.fromkeys(others, b"x")})
-    rows, troubles = listed(path)
-    assert ([row["segment"] for row in rows], troubles) == ([0, 0, 3, 3], [])
+    rows, found_damage = listed(path)
+    assert ([row["segment"] for row in rows], found_damage) == ([0, 0, 3, 3], [])
 
 
 def test_a_directory_in_place_of_a_segment_is_told(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: PLAIN, 6: PLAIN})
     (path / "5.seg").mkdir()
-    rows, (trouble,) = listed(path)
-    assert ([row["segment"] for row in rows], trouble.status) == ([0, 0, 6, 6], "unreadable")
+    rows, (damage,) = listed(path)
+    assert ([row["segment"] for row in rows], damage.status) == ([0, 0, 6, 6], "unreadable")
 
 
 def test_a_segment_that_its_owner_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: PLAIN, 1: PLAIN})
     location = resolve(path)
     (path / "0.seg").unlink()
-    troubles: list[Trouble] = []
-    rows = list(tasks(location, key=None, tell=troubles.append))
+    found_damage: list[Damage] = []
+    rows = list(tasks(location, key=None, report=found_damage.append))
     assert [row["segment"] for row in rows] == [1, 1]
-    assert [(trouble.status, trouble.is_damage) for trouble in troubles] == [("gone", False)]
+    assert [(damage.status, damage.is_harmless) for damage in found_damage] == [("gone", True)]
 
 
 def test_a_segment_that_grows_meanwhile_is_read_as_far_as_it_is_there(tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_a_segment_that_grows_meanwhile_is_read_as_far_as_it_is_there(tmp_path: 
     location = resolve(path)
     with (path / "0.seg").open("ab") as file:
         file.write(encode_frames([PLAIN[95:212]])[:-1])
-    troubles: list[Trouble] = []
-    rows = list(tasks(location, key=None, tell=troubles.append))
+    found_damage: list[Damage] = []
+    rows = list(tasks(location, key=None, report=found_damage.append))
     assert [row["event"] for row in rows] == [A]
-    assert [(trouble.status, trouble.is_expected) for trouble in troubles] == [("torn", True)]
+    assert [(damage.status, damage.is_harmless) for damage in found_damage] == [("torn", True)]
 
 
 def test_a_spool_of_ours_is_read_while_it_is_open(tmp_path: Path) -> None:
@@ -358,9 +358,9 @@ def test_a_spool_of_ours_is_read_while_it_is_open(tmp_path: Path) -> None:
         assert batch is not None
         spooling.acknowledge(batch)
         spooling.save()
-        rows, troubles = listed(tmp_path / "spool")
+        rows, found_damage = listed(tmp_path / "spool")
     assert [b64decode(row["payload"]) for row in rows] == payloads[20:]
-    assert troubles == []
+    assert found_damage == []
 
 
 def test_a_position_alone_holds_no_events(tmp_path: Path) -> None:

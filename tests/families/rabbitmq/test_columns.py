@@ -1,4 +1,4 @@
-"""Reading in columns gives what reading one by one gives: the same messages, rows and troubles."""
+"""Reading in columns gives what reading one by one gives: the same messages, rows and found_damage."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from penstock.families.damage import Damage
+from penstock.families.files import opened
+from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq import bulk_reading, columns, queue_index
 from penstock.families.rabbitmq.columns import Messages, read_columns
 from penstock.families.rabbitmq.location import Location, resolve
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Held, Wanted, read_queue
 from penstock.families.rabbitmq.tasks import tasks
-from penstock.families.rabbitmq.trouble import Trouble
 from penstock.families.rabbitmq.windows import scan_index_columns
-from penstock.families.taskflux.location import opened
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.journal import Publish, SequenceNumber
 from penstock.formats.rabbitmq.message_scan import routing_keys
@@ -88,36 +88,36 @@ def seen_in_columns(messages: Messages) -> Iterator[Seen]:
 
 def check(
     location: Location, wanted: Wanted, files: type[OpenFiles] = OpenFiles
-) -> tuple[list[Seen], list[Trouble]]:
+) -> tuple[list[Seen], list[Damage]]:
     """Hold columns to what is read one by one; return what both find."""
     found: list[Seen] = []
-    troubles: list[Trouble] = []
+    found_damage: list[Damage] = []
     expected: list[Seen] = []
-    expected_troubles: list[Trouble] = []
+    expected_damage: list[Damage] = []
     for vhost in location.vhosts:
         # What is told of the stores themselves is told when the first message is looked for.
-        of_stores: tuple[list[Trouble], list[Trouble]] = ([], [])
+        of_stores: tuple[list[Damage], list[Damage]] = ([], [])
         with files() as one, files() as other:
-            bodies = Bodies(vhost=vhost, files=one, tell=of_stores[0].append)
-            again = Bodies(vhost=vhost, files=other, tell=of_stores[1].append)
+            bodies = Bodies(vhost=vhost, files=one, report=of_stores[0].append)
+            again = Bodies(vhost=vhost, files=other, report=of_stores[1].append)
             for queue in vhost.queues:
-                read = read_queue(queue, bodies, wanted, tell=expected_troubles.append)
+                read = read_queue(queue, bodies, wanted, report=expected_damage.append)
                 expected += map(seen, read)
-                for batch in read_columns(queue, again, wanted, tell=troubles.append):
+                for batch in read_columns(queue, again, wanted, report=found_damage.append):
                     assert len(batch) > 0
                     found += seen_in_columns(batch)
         assert of_stores[0] == of_stores[1]
     assert found == expected
-    assert troubles == expected_troubles
-    return found, troubles
+    assert found_damage == expected_damage
+    return found, found_damage
 
 
 def check_rows(location: Location, wanted: Wanted) -> None:
     """Rows out of columns are those of messages that are read one by one, and the same is reported."""
-    expected: list[Trouble] = []
-    rows = list(tasks(location, wanted, tell=expected.append, bulk_from=location.size + 1))
-    met: list[Trouble] = []
-    found = list(tasks(location, wanted, tell=met.append, bulk_from=0))
+    expected: list[Damage] = []
+    rows = list(tasks(location, wanted, report=expected.append, bulk_from=location.size + 1))
+    met: list[Damage] = []
+    found = list(tasks(location, wanted, report=met.append, bulk_from=0))
     assert found == rows
     assert [list(row) for row in found] == [list(row) for row in rows]  # also the order of names
     # A batch is read before its rows are made, so properties are reported later than one by one.
@@ -297,8 +297,8 @@ def test_files_that_change_meanwhile_are_read_alike(
     tmp_path: Path, name: str, files: type[OpenFiles]
 ) -> None:
     location = resolve(unpacked(name, tmp_path))
-    _, troubles = check(location, NEVER, files)
-    assert troubles
+    _, found_damage = check(location, NEVER, files)
+    assert found_damage
 
 
 # --- bounds --------------------------------------------------------------------------------------
@@ -314,11 +314,11 @@ def test_more_records_than_are_held_are_left_out_alike(
     published = [segment.encode_publish(n, publish(n)) for n in range(ENTRY_COUNT)]
     made.segment(queue, 0, *published, bytes(7))
     made.journal(queue, *(journaled(ENTRY_COUNT + n, publish(n)) for n in range(64)), b"\x80torn")
-    found, troubles = check(resolve(made.path), NEVER)
+    found, found_damage = check(resolve(made.path), NEVER)
     assert len(found) == min(most, 16) + min(most, 64)
     of_segment = "zeros" if most >= ENTRY_COUNT else "too-many"
     of_journal = "torn" if most == 64 else "too-many"
-    assert [trouble.status for trouble in troubles] == [of_journal, of_segment]
+    assert [damage.status for damage in found_damage] == [of_journal, of_segment]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -359,16 +359,16 @@ def test_a_long_end_of_zeros_and_a_giant_length_are_not_held_in_memory(tmp_path:
 def batches(path: Path, wanted: Wanted = NEVER) -> list[Messages]:
     (vhost,) = resolve(path).vhosts
     with OpenFiles() as files:
-        bodies = Bodies(vhost=vhost, files=files, tell=_refuse)
+        bodies = Bodies(vhost=vhost, files=files, report=_refuse)
         return [
             batch
             for queue in vhost.queues
-            for batch in read_columns(queue, bodies, wanted, tell=_refuse)
+            for batch in read_columns(queue, bodies, wanted, report=_refuse)
         ]
 
 
-def _refuse(trouble: Trouble) -> None:
-    raise AssertionError(trouble)
+def _refuse(damage: Damage) -> None:
+    raise AssertionError(damage)
 
 
 def test_messages_of_several_segments_come_together_but_not_too_many_bytes(
@@ -448,9 +448,9 @@ def test_messages_without_kernels_are_read_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = resolve(unpacked("c1_small_embedded_live", tmp_path))
-    rows = list(tasks(location, NEVER, tell=_refuse))
+    rows = list(tasks(location, NEVER, report=_refuse))
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert list(tasks(location, NEVER, tell=_refuse, bulk_from=0)) == rows
+    assert list(tasks(location, NEVER, report=_refuse, bulk_from=0)) == rows
 
 
 def test_an_error_in_mid_reading_reaches_whoever_asked(
@@ -462,13 +462,13 @@ def test_an_error_in_mid_reading_reaches_whoever_asked(
     location = resolve(unpacked("c1_small_embedded_live", tmp_path))
     monkeypatch.setattr(OpenFiles, "read", read)
     with pytest.raises(MemoryError):
-        list(tasks(location, NEVER, tell=_refuse, bulk_from=0))
+        list(tasks(location, NEVER, report=_refuse, bulk_from=0))
 
 
 def test_progress_adds_up_to_the_files_that_were_read(tmp_path: Path) -> None:
     location = resolve(unpacked("c3_large_store_limit1m_kill9", tmp_path))
     one: list[int] = []
     other: list[int] = []
-    assert list(tasks(location, NEVER, tell=_refuse, progress=one.append))
-    assert list(tasks(location, NEVER, tell=_refuse, progress=other.append, bulk_from=0))
+    assert list(tasks(location, NEVER, report=_refuse, progress=one.append))
+    assert list(tasks(location, NEVER, report=_refuse, progress=other.append, bulk_from=0))
     assert sum(one) == sum(other) > 0

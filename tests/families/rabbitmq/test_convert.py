@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import CannotConvert, PathRefused
+from penstock.families.damage import Damage
 from penstock.families.rabbitmq.convert import Converted, convert
 from penstock.families.rabbitmq.ingest import Selection, target_name
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.tasks import tasks
-from penstock.families.rabbitmq.trouble import Trouble
 from penstock.families.taskflux.location import resolve as resolve_taskflux
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
@@ -47,10 +47,10 @@ Tasks = dict[str, list[tuple[int, bytes]]]
 
 def converted(
     path: Path, out: Path, to: Variant = Variant.THREE, **selected: Any
-) -> tuple[Converted, list[Trouble]]:
-    met: list[Trouble] = []
+) -> tuple[Converted, list[Damage]]:
+    met: list[Damage] = []
     selection = Selection(**{"wanted": NEVER} | selected)
-    return convert(resolve(path), to, out, selection, tell=met.append), met
+    return convert(resolve(path), to, out, selection, report=met.append), met
 
 
 def held(out: Path) -> Tasks:
@@ -136,7 +136,7 @@ def test_an_envelope_says_what_a_row_of_tasks_says(tmp_path: Path) -> None:
     source = unpacked("c4_props_ttl_priority_clean", tmp_path / "broker")
     converted(source, tmp_path / "out")
     rows: dict[tuple[str, str], list[Row]] = {}
-    for row in tasks(resolve(source), NEVER, tell=lambda _: None):
+    for row in tasks(resolve(source), NEVER, report=lambda _: None):
         rows.setdefault((row["vhost"], row["queue"]), []).append(row)
     found = held(tmp_path / "out")
     for (vhost, queue), expected in rows.items():
@@ -185,7 +185,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     done, met = converted(made.path, tmp_path / "out", wanted=wanted)
     left = done.left
     assert (left.transient, left.expired, left.lost, left.too_large) == (1, 1, 1, 1)
-    assert [trouble.status for trouble in met] == ["missing", "too-large"]
+    assert [damage.status for damage in met] == ["missing", "too-large"]
     assert [decode_envelope(payload)[1] for _, payload in held(tmp_path / "out")["orders"]] == [
         b"kept"
     ]
@@ -304,12 +304,12 @@ def test_a_conversion_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None
         journaled(20, publish(20, stored=True)),
     )
 
-    def tell(trouble: Trouble) -> None:
-        raise KeyboardInterrupt(trouble.status)
+    def report(damage: Damage) -> None:
+        raise KeyboardInterrupt(damage.status)
 
     selection = Selection(wanted=NEVER)
     with pytest.raises(KeyboardInterrupt, match="missing"):
-        convert(resolve(made.path), Variant.THREE, tmp_path / "out", selection, tell=tell)
+        convert(resolve(made.path), Variant.THREE, tmp_path / "out", selection, report=report)
     assert [path.name for path in tmp_path.iterdir()] == ["broker"]
 
 

@@ -49,7 +49,7 @@ def test_vhosts_queues_and_stores_are_found_with_their_names(tmp_path: Path) -> 
         assert names == sorted(names, key=lambda name: (name[0], -name[1]))
         assert [priority for name, priority in names if name == b"p_prio"] == [5, 4, 3, 2, 1, 0]
     assert location.size == sum(path.stat().st_size for path in location.files)
-    assert not location.troubles
+    assert not location.found_damage
 
 
 def test_what_a_merge_kept_stands_behind_its_file(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_bad_name_or_setting_is_told_and_does_without(tmp_path: Path) -> None:
     (queue / ".queue_name").write_bytes(b"VHOST: /\nQUE")
     (made.home / ".config").write_bytes(b"{segment_entry_count, 99999}.")
     location = resolve(made.path)
-    assert {(t.status, t.path.name) for t in location.troubles} == {
+    assert {(t.status, t.path.name) for t in location.found_damage} == {
         ("bad-queue-name", ".queue_name"),
         ("bad-config", ".config"),
     }
@@ -88,8 +88,8 @@ def test_a_name_that_is_no_file_is_told(tmp_path: Path) -> None:
     queue = made.queue(b"orders")
     (queue / ".queue_name").unlink()
     os.mkfifo(queue / ".queue_name")
-    (trouble,) = resolve(made.path).troubles
-    assert (trouble.status, trouble.path) == ("unreadable", queue / ".queue_name")
+    (damage,) = resolve(made.path).found_damage
+    assert (damage.status, damage.path) == ("unreadable", queue / ".queue_name")
 
 
 # --- what is refused -----------------------------------------------------------------------------

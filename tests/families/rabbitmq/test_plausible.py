@@ -26,8 +26,8 @@ DAY_US = 86_400 * 1_000_000
 
 def listed(path: Path) -> list[tuple[int, int | None]]:
     """Return sequence number and expiry of what the queues hold; both readers must agree."""
-    rows = list(tasks(resolve(path), WANTED, tell=lambda _: None))
-    assert list(tasks(resolve(path), WANTED, tell=lambda _: None, bulk_from=0)) == rows
+    rows = list(tasks(resolve(path), WANTED, report=lambda _: None))
+    assert list(tasks(resolve(path), WANTED, report=lambda _: None, bulk_from=0)) == rows
     return [(row["seq"], row["expiry_us"]) for row in rows]
 
 

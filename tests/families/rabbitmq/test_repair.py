@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 def listed(path: Path) -> list[Row]:
-    return list(tasks(resolve(path), EVERYTHING, tell=lambda _: None))
+    return list(tasks(resolve(path), EVERYTHING, report=lambda _: None))
 
 
 def repaired(path: Path, out: Path) -> tuple[list[Row], Repaired]:

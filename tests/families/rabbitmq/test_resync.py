@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from penstock.families.damage import Damage
 from penstock.families.rabbitmq import windows
 from penstock.families.rabbitmq.dump import dump
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.repair import Repaired, repair
 from penstock.families.rabbitmq.tasks import tasks
-from penstock.families.rabbitmq.trouble import Trouble
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
@@ -57,12 +57,12 @@ def written(path: Path, kind: str, data: bytes) -> Path:
     return made.path
 
 
-def listed(path: Path) -> tuple[list[int], list[Trouble]]:
+def listed(path: Path) -> tuple[list[int], list[Damage]]:
     """Return the numbers of the messages that are there, and what was told; both readers must agree."""
-    met: list[Trouble] = []
-    rows = list(tasks(resolve(path), NEVER, tell=met.append))
-    told: list[Trouble] = []
-    assert list(tasks(resolve(path), NEVER, tell=told.append, bulk_from=0)) == rows
+    met: list[Damage] = []
+    rows = list(tasks(resolve(path), NEVER, report=met.append))
+    told: list[Damage] = []
+    assert list(tasks(resolve(path), NEVER, report=told.append, bulk_from=0)) == rows
     assert sorted(told, key=repr) == sorted(met, key=repr)
     return [row["seq"] for row in rows], met
 
@@ -78,7 +78,7 @@ def test_one_flipped_bit_in_the_head_of_a_record_cost_all_messages_behind_it(
     found, met = listed(written(tmp_path / "broker", kind, b"".join(records)))
     assert len(set(found) & set(range(COUNT))) >= COUNT - 1
     assert [number for number in range(COUNT) if number not in found] in ([], [10])
-    assert any(trouble.is_damage for trouble in met)
+    assert any(not damage.is_harmless for damage in met)
 
 
 @pytest.mark.parametrize("kind", ["journal", "segment"])
@@ -92,7 +92,7 @@ def test_one_flipped_bit_in_the_length_of_a_record_costs_nothing(
     source = written(tmp_path / "broker", kind, b"".join(records))
     found, met = listed(source)
     assert found == list(range(COUNT))
-    assert [(trouble.status, trouble.sequence) for trouble in met] == [("bad-length", 10)]
+    assert [(damage.status, damage.sequence) for damage in met] == [("bad-length", 10)]
     assert [row["status"] for row in dump(resolve(source)) if row["status"] != "ok"] == [
         "bad-length"
     ]
@@ -115,10 +115,10 @@ def test_the_entries_that_were_skipped_are_counted(tmp_path: Path, falls: bool) 
     source = written(tmp_path / "broker", "segment", data)
     found, met = listed(source)
     assert found == sorted(numbers[:10] + numbers[15:])
-    (trouble,) = met
+    (damage,) = met
     offset = len(b"".join(records[:10]))
-    assert (trouble.status, trouble.offset, trouble.size) == ("bad-record", offset, len(lost))
-    assert "5 entries skipped" in trouble.reason
+    assert (damage.status, damage.offset, damage.size) == ("bad-record", offset, len(lost))
+    assert "5 entries skipped" in damage.reason
     outcome = penstock("verify", source)
     assert (outcome.code, [row["status"] for row in outcome.rows]) == (1, ["bad-record"])
 
@@ -130,8 +130,8 @@ def test_bytes_in_a_damaged_stretch_do_not_acknowledge_messages(tmp_path: Path) 
     data = b"".join([*records[:5], acks, bytes(4), acks, *records[5:]])
     found, met = listed(written(tmp_path / "broker", "segment", data))
     assert found == list(range(8))
-    (trouble,) = met
-    assert "2 delivers or acks before it are in doubt" in trouble.reason
+    (damage,) = met
+    assert "2 delivers or acks before it are in doubt" in damage.reason
 
 
 def test_acks_of_a_journal_count_before_damage(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_message_that_is_damaged_does_not_move_the_records_behind_it(tmp_path:
     data = b"".join([*records[:6], acked, *records[6:]])
     found, met = listed(written(tmp_path / "broker", "segment", data))
     assert found == [0, 3, 4, 5, 6, 7]
-    assert [(trouble.status, trouble.sequence) for trouble in met] == [("bad-message", 2)]
+    assert [(damage.status, damage.sequence) for damage in met] == [("bad-message", 2)]
 
 
 def test_messages_of_a_kind_that_is_not_read_are_no_damage_to_the_index(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_messages_of_a_kind_that_is_not_read_are_no_damage_to_the_index(tmp_path
     data = b"".join([*records[:4], *other, acks, *records[4:]])
     found, met = listed(written(tmp_path / "broker", "segment", data))
     assert found == [0, 2, 3, 4, 5, 6, 7]
-    assert {trouble.sequence for trouble in met} == {10, 11, 12}
-    assert "bad-record" not in {trouble.status for trouble in met}
+    assert {damage.sequence for damage in met} == {10, 11, 12}
+    assert "bad-record" not in {damage.status for damage in met}
 
 
 def test_a_message_in_place_of_another_was_called_harmless(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_message_in_place_of_another_was_called_harmless(tmp_path: Path) -> No
     source = written(tmp_path / "broker", "segment", b"".join(records))
     found, met = listed(source)
     assert found == [0, 1, 2, 3, 5, 6, 7]
-    assert [(trouble.status, trouble.is_damage) for trouble in met] == [("conflicting", True)]
+    assert [(damage.status, damage.is_harmless) for damage in met] == [("conflicting", False)]
     assert penstock("verify", source).code == 1
 
 

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from penstock.errors import DependencyMissing
+from penstock.families.damage import Damage
+from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.store_map import build_map
-from penstock.families.rabbitmq.trouble import Trouble
 from penstock.formats.rabbitmq import message_store
 from support.rabbitmq_directories import NAMES, message, message_id, stored, unpacked
 
@@ -71,10 +71,10 @@ def test_damage_is_told_with_its_place_and_holes_are_not(tmp_path: Path) -> None
     path.write_bytes(
         good + bytes(50) + stored(2, b"second") + b"\xff" * 9 + stored(3, b"third")[:-3]
     )
-    met: list[Trouble] = []
+    met: list[Damage] = []
     store = build_map([path, tmp_path / "gone.rdq"], met.append)
     assert len(store) == 2
-    assert [(trouble.status, trouble.path.name) for trouble in met] == [
+    assert [(damage.status, damage.path.name) for damage in met] == [
         ("torn", "0.rdq"),
         ("unreadable", "gone.rdq"),
     ]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import PathRefused
+from penstock.families.damage import Damage
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.tasks import tasks
-from penstock.families.rabbitmq.trouble import Trouble
 from penstock.formats.rabbitmq import journal, queue_v2, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
 from penstock.formats.rabbitmq.messages import Content
@@ -40,9 +40,9 @@ Row = dict[str, Any]
 
 def listed(
     path: Path, wanted: Wanted = NEVER, *, vhost: bytes | None = None, queue: bytes | None = None
-) -> tuple[list[Row], list[Trouble]]:
-    met: list[Trouble] = []
-    rows = tasks(resolve(path), wanted, tell=met.append, vhost=vhost, queue=queue)
+) -> tuple[list[Row], list[Damage]]:
+    met: list[Damage] = []
+    rows = tasks(resolve(path), wanted, report=met.append, vhost=vhost, queue=queue)
     return list(rows), met
 
 
@@ -52,7 +52,7 @@ def bodies(rows: list[Row]) -> list[bytes]:
 
 # --- what real brokers left ----------------------------------------------------------------------
 
-TROUBLES = {
+DAMAGE = {
     "c8_damage_dup_flush": {"flushed"},
     "c8_damage_journal_zero_tail": {"zeros"},
     "c8_damage_segment_all_zero": {"zeros"},
@@ -112,10 +112,10 @@ def test_a_real_directory_yields_what_its_clients_know_must_be_there(
         assert len(body) == known["body_len"]
         assert known.get("body_sha256") in (None, sha256(body).hexdigest())
         assert known.get("body_b64") in (None, row["payload"])
-    assert {trouble.status for trouble in met} == TROUBLES.get(name, set())
-    for trouble in met:
-        assert trouble.path.is_file()
-        assert trouble.offset is not None
+    assert {damage.status for damage in met} == DAMAGE.get(name, set())
+    for damage in met:
+        assert damage.path.is_file()
+        assert damage.offset is not None
 
 
 def test_an_interrupted_merge_loses_no_message_although_the_broker_loses_four(
@@ -185,7 +185,7 @@ def test_a_persistent_message_is_not_looked_for_in_the_transient_store(tmp_path:
     made.store("0.rdq", stored(0, b"body"), kind="transient")
     rows, met = listed(made.path)
     assert rows == []
-    assert [(trouble.status, trouble.sequence) for trouble in met] == [("missing", 0)]
+    assert [(damage.status, damage.sequence) for damage in met] == [("missing", 0)]
 
 
 def test_messages_expire_at_their_time(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_segments_and_journal_are_joined_segment_by_segment(tmp_path: Path) -> N
     rows, met = listed(made.path)
     assert bodies(rows) == [b"0.2", b"0.3", b"1.3", b"journal", b"10.2"]
     assert [row["delivered"] for row in rows] == [True, False, False, False, True]
-    assert [trouble.status for trouble in met] == ["undelivered"]
+    assert [damage.status for damage in met] == ["undelivered"]
 
 
 def version_2(first: int, slots: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
@@ -306,9 +306,9 @@ def test_damage_in_a_queues_own_store_costs_the_message_and_is_told(
         (queue / "0.qs").write_bytes(changed)
     rows, met = listed(made.path)
     assert rows == []
-    (trouble,) = met
-    assert (trouble.status, trouble.sequence) == ("missing", 0)
-    assert reason in trouble.reason
+    (damage,) = met
+    assert (damage.status, damage.sequence) == ("missing", 0)
+    assert reason in damage.reason
 
 
 def test_version_1_is_believed_where_both_know_a_message(tmp_path: Path) -> None:
@@ -377,13 +377,13 @@ def test_a_message_that_cannot_be_decoded_is_left_out_and_told(tmp_path: Path) -
     )
     rows, met = listed(made.path)
     assert bodies(rows) == [b"first", b"last"]
-    assert [(trouble.status, trouble.sequence) for trouble in met] == [("bad-message", 1)]
+    assert [(damage.status, damage.sequence) for damage in met] == [("bad-message", 1)]
 
 
 def test_bad_properties_do_not_cost_the_body(tmp_path: Path) -> None:
     made = Directory(tmp_path / "node")
     content = Content(stored_properties=b"\xff\xff\x01", fragments=(b"body",))
     made.journal(made.queue(b"orders"), journaled(0, publish(0, content=content)))
-    (row,), (trouble,) = listed(made.path)
+    (row,), (damage,) = listed(made.path)
     assert (b64decode(row["payload"]), row["properties"]) == (b"body", None)
-    assert trouble.status == "bad-properties"
+    assert damage.status == "bad-properties"

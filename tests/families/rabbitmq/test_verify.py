@@ -81,9 +81,9 @@ def test_a_dump_shows_what_a_queue_went_through(tmp_path: Path) -> None:
     assert first["payload"]
 
 
-def test_what_a_crash_leaves_is_told_as_harmless(tmp_path: Path) -> None:
+def test_what_a_crash_leaves_is_harmless(tmp_path: Path) -> None:
     rows = list(verify(resolve(unpacked("c8_damage_dup_flush", tmp_path))))
-    assert {(row["status"], row["harmless"]) for row in rows} == {("flushed", True)}
+    assert {(row["status"], row["severity"]) for row in rows} == {("flushed", "harmless")}
 
 
 def test_a_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
         ("unreadable", "0.rdq"),
         ("unreadable", "journal.jif"),
     ]
-    (task,) = tasks(location, Wanted(as_of_us=0), tell=lambda _: None)
+    (task,) = tasks(location, Wanted(as_of_us=0), report=lambda _: None)
     assert task["queue"] == "b"
 
 
@@ -126,12 +126,12 @@ def test_a_file_of_countless_tiny_records_is_not_held(
     queue = made.queue(b"orders")
     made.segment(queue, 0, segment.encode_publish(1, publish(1)), b"\x40\x02" * 150)
     made.journal(queue, journaled(3, publish(3)), journal.encode_ack(SequenceNumber(2)) * 150)
-    rows = [row for row in verify(resolve(made.path)) if "harmless" not in row]
+    rows = [row for row in verify(resolve(made.path)) if row["severity"] != "harmless"]
     assert [(row["status"], Path(row["path"]).name) for row in rows] == [
         ("too-many", "journal.jif"),
         ("too-many", "0.idx"),
     ]
-    assert len(list(tasks(resolve(made.path), Wanted(as_of_us=0), tell=lambda _: None))) == 2
+    assert len(list(tasks(resolve(made.path), Wanted(as_of_us=0), report=lambda _: None))) == 2
 
 
 def test_a_damaged_message_in_a_dump_keeps_its_bytes(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_no_damage_stops_a_reading(tmp_path: Path, seed: int) -> None:
     rows: list[dict[str, Any]] = [
         *dump(location),
         *verify(location),
-        *tasks(location, Wanted(as_of_us=0, transient=True), tell=lambda _: None),
+        *tasks(location, Wanted(as_of_us=0, transient=True), report=lambda _: None),
         inspect(location),
     ]
     for row in rows:

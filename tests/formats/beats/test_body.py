@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DependencyMissing, InvalidValue
 from penstock.formats.beats.body import PIECE_MAX, BodyDecoder, BodyEncoder
-from penstock.formats.beats.frame import Damage, Frame, FrameReader, encode_frames, read_frames
+from penstock.formats.beats.frame import BadStretch, Frame, FrameReader, encode_frames, read_frames
 from penstock.formats.beats.segment import IV_SIZE, Options
 from support.damage import flipped
 
@@ -241,7 +241,7 @@ def test_a_bomb_never_sits_in_memory(count: int) -> None:
     assert total == count * PIECE_MAX
     assert peak < 10 * PIECE_MAX
     (tail,) = reader.feed(b"", is_last=True)
-    assert isinstance(tail, Damage)
+    assert isinstance(tail, BadStretch)
 
 
 def test_a_block_that_claims_to_be_huge_is_refused_before_it_is_there() -> None:
@@ -287,7 +287,7 @@ def test_a_wrong_key_gives_other_bytes_and_no_failure() -> None:
     decoder = BodyDecoder(Options.ENCRYPTED, key=bytes(16))
     wrong = b"".join(decoder.feed(data))
     assert len(wrong) == len(stream)
-    assert all(isinstance(it, Damage) for it in read_frames(wrong, 12))
+    assert all(isinstance(it, BadStretch) for it in read_frames(wrong, 12))
 
 
 @pytest.mark.parametrize(

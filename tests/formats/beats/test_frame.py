@@ -19,10 +19,10 @@ from penstock.formats.beats.frame import (
     FRAME_MAX,
     FRAME_MIN,
     FRAMING,
-    Damage,
-    DamageKind,
+    BadStretch,
     Frame,
     FrameReader,
+    StretchKind,
     encode_frame,
     encode_frames,
     read_frames,
@@ -67,11 +67,11 @@ def naive(data: bytes, offset: int) -> Iterator[tuple[str, int, int, int]]:
             at = end
 
 
-def places(found: Iterator[Frame | Damage] | list[Frame | Damage]) -> list[tuple[str, int, int, int]]:  # fmt: skip
+def places(found: Iterator[Frame | BadStretch] | list[Frame | BadStretch]) -> list[tuple[str, int, int, int]]:  # fmt: skip
     kinds = {True: "good", False: "odd"}
     return [
         (
-            str(it.kind) if isinstance(it, Damage) else kinds[it.warning is None],
+            str(it.kind) if isinstance(it, BadStretch) else kinds[it.warning is None],
             it.offset,
             it.size,
             it.index,
@@ -80,10 +80,10 @@ def places(found: Iterator[Frame | Damage] | list[Frame | Damage]) -> list[tuple
     ]
 
 
-def fed(data: bytes, sizes: Iterator[int], *, index: int = 0) -> list[Frame | Damage]:
+def fed(data: bytes, sizes: Iterator[int], *, index: int = 0) -> list[Frame | BadStretch]:
     """Read ``data`` in pieces."""
     reader = FrameReader(OFFSET, index=index)
-    found: list[Frame | Damage] = []
+    found: list[Frame | BadStretch] = []
     at = 0
     while at < len(data):
         size = next(sizes)
@@ -204,10 +204,10 @@ def test_no_more_of_damage_is_kept_than_is_looked_at() -> None:
     data = garbage + encode_frame(b"abc") + garbage
     for found in (list(read_frames(data, 0)), fed(data, iter(lambda: 999, 0))):
         gap, frame, tail = found
-        assert isinstance(gap, Damage)
-        assert isinstance(tail, Damage)
-        assert (gap.kind, gap.size, gap.data) == (DamageKind.GAP, 10_000, b"\xff" * 4096)
-        assert (tail.kind, tail.size, tail.data) == (DamageKind.TAIL, 10_000, b"\xff" * 4096)
+        assert isinstance(gap, BadStretch)
+        assert isinstance(tail, BadStretch)
+        assert (gap.kind, gap.size, gap.data) == (StretchKind.GAP, 10_000, b"\xff" * 4096)
+        assert (tail.kind, tail.size, tail.data) == (StretchKind.TAIL, 10_000, b"\xff" * 4096)
         assert isinstance(frame, Frame)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.beats.frame import FRAME_MAX, Damage, Frame, encode_frames, read_frames
+from penstock.formats.beats.frame import FRAME_MAX, BadStretch, Frame, encode_frames, read_frames
 from penstock.formats.beats.frame_run import RunEnd, take_frames
 from support.damage import overwritten
 
@@ -66,7 +66,7 @@ def test_a_run_is_what_the_careful_reader_sees_before_the_first_flaw(
             data[place % len(data)] = value
     expected = []
     for found in read_frames(bytes(data), 0):
-        if isinstance(found, Damage) or found.warning is not None:
+        if isinstance(found, BadStretch) or found.warning is not None:
             break
         assert isinstance(found, Frame)
         expected.append(found.payload)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.formats.beats.frame import (
     FRAME_MAX,
-    Damage,
-    DamageKind,
+    BadStretch,
     Frame,
+    StretchKind,
     encode_frame,
     encode_frames,
     read_frames,
@@ -31,17 +31,17 @@ from support.damage import cuts, flipped
 
 OFFSET = 12
 DAMAGE = {
-    DamageKind.FRAME: Verdict.FRAME,
-    DamageKind.GAP: Verdict.GAP,
-    DamageKind.TAIL: Verdict.TAIL,
+    StretchKind.FRAME: Verdict.FRAME,
+    StretchKind.GAP: Verdict.GAP,
+    StretchKind.TAIL: Verdict.TAIL,
 }
 
 Told = tuple[Verdict, int, int, int, bytes]
 """A verdict, its offset, size and index, and the payload or what is shown of damage."""
 
 
-def told(found: Frame | Damage) -> Told:
-    if isinstance(found, Damage):
+def told(found: Frame | BadStretch) -> Told:
+    if isinstance(found, BadStretch):
         return DAMAGE[found.kind], found.offset, found.size, found.index, found.data
     verdict = Verdict.GOOD if found.warning is None else Verdict.OTHER_END
     return verdict, found.offset, found.size, found.index, found.payload

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import InvalidValue, TruncatedData, UnsupportedVersion
 from penstock.formats.beats.body import BodyDecoder, BodyEncoder, key_from_password
 from penstock.formats.beats.event import Event, decode_event, encode_event, event_as_json
-from penstock.formats.beats.frame import Damage, DamageKind, Frame, encode_frame, read_frames
+from penstock.formats.beats.frame import BadStretch, Frame, StretchKind, encode_frame, read_frames
 from penstock.formats.beats.segment import (
     Header,
     Options,
@@ -75,7 +75,7 @@ def logical(data: bytes, key: bytes | None = KEY) -> tuple[Header, bytes, BodyDe
     return header, b"".join(decoder.feed(data[header.size :])), decoder
 
 
-def found_in(data: bytes, key: bytes | None = KEY) -> list[Frame | Damage]:
+def found_in(data: bytes, key: bytes | None = KEY) -> list[Frame | BadStretch]:
     header, stream, _ = logical(data, key)
     return list(read_frames(stream, header.size))
 
@@ -86,9 +86,9 @@ def events_of(data: bytes, key: bytes | None = KEY) -> list[Event]:
     return [decode_event(it.payload, payload_format) for it in found if isinstance(it, Frame)]
 
 
-def places(found: list[Frame | Damage]) -> list[tuple[str, int, int, int]]:
+def places(found: list[Frame | BadStretch]) -> list[tuple[str, int, int, int]]:
     return [
-        (it.kind if isinstance(it, Damage) else "good", it.offset, it.size, it.index)
+        (it.kind if isinstance(it, BadStretch) else "good", it.offset, it.size, it.index)
         for it in found
     ]
 
@@ -219,11 +219,11 @@ def test_the_page_shows_these_bytes() -> None:
 @pytest.mark.parametrize(
     ("data", "expected", "events"),
     [
-        (spools.TORN, [("good", 12, 79, 0), (DamageKind.TAIL, 91, 109, 1)], [A]),
-        (spools.BAD_PAYLOAD, [(DamageKind.FRAME, 12, 79, 0), ("good", 91, 129, 1)], [B]),
+        (spools.TORN, [("good", 12, 79, 0), (StretchKind.TAIL, 91, 109, 1)], [A]),
+        (spools.BAD_PAYLOAD, [(StretchKind.FRAME, 12, 79, 0), ("good", 91, 129, 1)], [B]),
         (spools.BAD_END, [("good", 12, 79, 0), ("good", 91, 129, 1)], [A, B]),
-        (spools.HUGE_LENGTH, [(DamageKind.GAP, 12, 79, 0), ("good", 91, 129, 0)], [B]),
-        (spools.SHORT_LENGTH, [(DamageKind.GAP, 12, 79, 0), ("good", 91, 129, 0)], [B]),
+        (spools.HUGE_LENGTH, [(StretchKind.GAP, 12, 79, 0), ("good", 91, 129, 0)], [B]),
+        (spools.SHORT_LENGTH, [(StretchKind.GAP, 12, 79, 0), ("good", 91, 129, 0)], [B]),
         (spools.EMPTY, [], []),
     ],
     ids=["torn-tail", "payload", "trailing-length", "huge-length", "short-length", "empty"],
@@ -237,14 +237,14 @@ def test_damage_costs_the_frame_that_it_is_in(
 
 def test_damage_is_described_and_its_bytes_are_kept() -> None:
     damage, _ = found_in(spools.BAD_PAYLOAD)
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, BadStretch)
     assert "checksum" in damage.reason
     assert damage.data == spools.BAD_PAYLOAD[12:91]
     frame, _ = found_in(spools.BAD_END)
     assert isinstance(frame, Frame)
     assert frame.warning == "the length at its end is 78, not 79"
     tail = found_in(spools.TORN)[1]
-    assert isinstance(tail, Damage)
+    assert isinstance(tail, BadStretch)
     assert tail.reason == "the stream ends 109 bytes into a frame of 129"
 
 
@@ -260,7 +260,7 @@ def test_headers_that_cannot_be_read_are_refused() -> None:
 def test_a_wrong_key_gives_nothing() -> None:
     other = bytes(16)
     found = found_in(VECTORS["v2_cbor_aes"], other)
-    assert all(isinstance(it, Damage) for it in found)
+    assert all(isinstance(it, BadStretch) for it in found)
     _, stream, decoder = logical(VECTORS["v2_cbor_aes_lz4"], other)
     assert stream == b""
     assert str(decoder.finish()).startswith("wrong key or damaged: ")
@@ -280,7 +280,7 @@ def test_a_missing_key_is_said(name: str) -> None:
 PLAIN_VECTORS = ["v0_json", "v1_cbor", "v2_cbor", "v2_proto_gen3"]
 
 
-def covered(found: list[Frame | Damage], start: int, end: int) -> bool:
+def covered(found: list[Frame | BadStretch], start: int, end: int) -> bool:
     """Whether every byte is in exactly one piece."""
     for piece in found:
         if piece.offset != start or piece.size <= 0:
@@ -302,8 +302,8 @@ def test_a_segment_cut_anywhere_gives_its_whole_frames_and_a_tail(name: str) -> 
         assert found[: len(frames)] == frames
         assert covered(found, start, size)
         for rest in found[len(frames) :]:
-            assert isinstance(rest, Damage)
-            assert rest.kind is DamageKind.TAIL
+            assert isinstance(rest, BadStretch)
+            assert rest.kind is StretchKind.TAIL
 
 
 @pytest.mark.parametrize("name", PLAIN_VECTORS)

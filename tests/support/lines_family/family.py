@@ -11,13 +11,13 @@ from penstock.errors import CannotConvert, InvalidValue
 from penstock.families.arrow import batch, same
 from penstock.families.columns import Table, schema_of
 from penstock.families.description import File, Source, SourceQueue
-from penstock.families.family import Outcome, Row, Sending, Split, queue_of, refuse_queue
+from penstock.families.family import Outcome, Sending, Split, queue_of, refuse_queue
 from penstock.families.filters import Filters
 from penstock.families.follow import Follower
 from penstock.families.option import Kind, Operation, Option, Values
 from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.rows import encode_payload, place_row
+from penstock.families.rows import Row, encode_payload, place_row
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue, Producer
 
@@ -150,7 +150,7 @@ class LinesFile:
         progress(self.size)
         damage = self.damage()
         outcome.is_damaged = bool(damage)
-        return {"family": NAME, "path": str(self.path), "tasks": len(self.in_order()), "damage": damage}  # fmt: skip
+        return {"family": NAME, "path": str(self.path), "tasks": len(self.in_order()), "harmless": [], "damage": damage}  # fmt: skip
 
     def dump(self, outcome: Outcome, progress: Progress) -> Iterator[Row]:
         progress(self.size)

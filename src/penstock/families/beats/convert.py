@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert, InvalidValue
+from penstock.families.beats.damage import NOT_ENCODABLE, TOO_DEEP
 from penstock.families.beats.ingest import Left, read_tasks, refusing_locked
 from penstock.families.beats.location import Location, Segment
-from penstock.families.beats.read import read_segment
+from penstock.families.beats.read import frame_damage, read_segment
 from penstock.families.beats.rewriting import Rewritten, rewrite
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.beats.trouble import NOT_ENCODABLE, TOO_DEEP, Tell, Trouble
 from penstock.families.beats.versions import SegmentVersion
+from penstock.families.damage import Damage, Report
 from penstock.families.progress import Progress, no_progress
 from penstock.families.taskflux.new_directory import new_directory, whole_directory
 from penstock.formats.beats.event import Event, encode_event
@@ -59,7 +60,7 @@ def convert(
     out: Path,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     queue: QueueName | None = None,
     progress: Progress = no_progress,
 ) -> Converted:
@@ -76,7 +77,7 @@ def convert(
     size = 0
     with new_directory(out, to, source=location.home) as new:
         for task in read_tasks(
-            location, key=key, tell=tell, otherwise=queue, left=done.left, progress=progress
+            location, key=key, report=report, otherwise=queue, left=done.left, progress=progress
         ):
             if task.queue not in done.queues:
                 done.queues.add(task.queue)
@@ -111,7 +112,7 @@ def respool(
     out: Path,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     options: Options = NO_OPTIONS,
     progress: Progress = no_progress,
 ) -> Respooled:
@@ -121,17 +122,17 @@ def respool(
     """
     refuse_state(location)
     done = Respooled()
-    tell = refusing_locked(tell)
+    report = refusing_locked(report)
     written = Header(int(to), 0, options)
 
     def reshape(_: Header) -> Header:
         return written
 
-    def refill(segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
+    def refill(segment: Segment, frame: Frame, event: Event | Damage) -> bytes | Damage:
         return _encoded(segment, frame, event, written.payload_format)
 
     with whole_directory(out, source=location.home) as new:
-        for trouble in rewrite(
+        for damage in rewrite(
             location,
             new,
             done,
@@ -140,9 +141,9 @@ def respool(
             refill=refill,
             progress=progress,
         ):
-            done.left_unencodable += trouble.status == NOT_ENCODABLE
-            done.left_too_deep += trouble.status == TOO_DEEP
-            tell(trouble)
+            done.left_unencodable += damage.status == NOT_ENCODABLE
+            done.left_too_deep += damage.status == TOO_DEEP
+            report(damage)
     return done
 
 
@@ -153,20 +154,12 @@ def is_encrypted(location: Location) -> bool:
 
 
 def _encoded(
-    segment: Segment, frame: Frame, event: Event | Trouble, payload_format: PayloadFormat
-) -> bytes | Trouble:
-    if isinstance(event, Trouble):
+    segment: Segment, frame: Frame, event: Event | Damage, payload_format: PayloadFormat
+) -> bytes | Damage:
+    if isinstance(event, Damage):
         return event
     try:
         return encode_event(event, payload_format)
     except InvalidValue as error:
-        return Trouble(
-            segment.path,
-            frame.offset,
-            frame.size,
-            NOT_ENCODABLE,
-            f"Beats could not read this event: {error}",
-            segment.number,
-            frame.index,
-            frame.payload,
-        )
+        reason = f"Beats could not read this event: {error}"
+        return frame_damage(segment, frame, NOT_ENCODABLE, reason, data=frame.payload)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.families.beats.location import Location, Segment
+from penstock.families.beats.location import FAMILY, Location, Segment
 from penstock.families.beats.read import decode_frame, read_segment
-from penstock.families.beats.rows import frame_row, header_fields, place, state_row, trouble_row
-from penstock.families.beats.trouble import Trouble
+from penstock.families.beats.rows import frame_row, header_fields, place, state_row
+from penstock.families.damage import Damage, damage_row
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 
@@ -21,11 +21,11 @@ def dump(
     location: Location, *, key: bytes | None, progress: Progress = no_progress
 ) -> Iterator[Row]:
     """Yield a row for everything that is stored; nothing stops it but the end."""
-    is_state_bad = any(trouble.path == location.state_path for trouble in location.troubles)
+    is_state_bad = any(damage.path == location.state_path for damage in location.found_damage)
     if location.state_path is not None and not is_state_bad:
         yield state_row(location)
-    for trouble in location.troubles:
-        yield trouble_row(trouble)
+    for damage in location.found_damage:
+        yield damage_row(FAMILY, damage)
     for segment in location.segments:
         yield from _segment_rows(segment, key, progress)
 
@@ -41,8 +41,10 @@ def _segment_rows(segment: Segment, key: bytes | None, progress: Progress) -> It
             case Frame():
                 assert header is not None
                 yield frame_row(segment, header, piece, decode_frame(segment, header, piece))
-            case Trouble():
+            case Damage():
                 is_plain = header is not None and not header.options
-                yield trouble_row(piece) | {"file_offset": piece.offset if is_plain else None}
+                yield damage_row(FAMILY, piece) | {
+                    "file_offset": piece.offset if is_plain else None
+                }
             case _:
                 pass  # the end of a segment holds nothing

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import InvalidOption, InvalidValue
+from penstock.families.beats.damage import LEFT_OUT, TOO_DEEP, is_counted, too_deep_words
 from penstock.families.beats.location import FAMILY as NAME
 from penstock.families.beats.location import Location, is_beats, resolve
-from penstock.families.beats.trouble import LEFT_OUT, TOO_DEEP, Trouble, too_deep_words
 from penstock.families.beats.versions import FORMATS, SegmentVersion
+from penstock.families.damage import Damage, is_damage
 from penstock.families.description import Source
-from penstock.families.family import Outcome, Row, Sending, Split, queue_of
+from penstock.families.family import Outcome, Sending, Split, queue_of
 from penstock.families.filters import Filters
 from penstock.families.follow import Follower
 from penstock.families.option import FILES, Kind, Operation, Option, Values
 from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
@@ -172,8 +174,7 @@ class BeatsFiles:
         from penstock.families.beats.dump import dump
 
         for row in dump(self._location, key=self._key, progress=progress):
-            is_whole = row["status"] == "ok" or bool(row.get("harmless"))
-            outcome.is_damaged = outcome.is_damaged or not is_whole
+            outcome.is_damaged = outcome.is_damaged or is_damage(row)
             yield row
 
     def tasks(self, values: Values, outcome: Outcome, progress: Progress) -> Iterator[Row]:
@@ -183,7 +184,7 @@ class BeatsFiles:
         yield from tasks(
             self._location,
             key=self._key,
-            tell=damage.add,
+            report=damage.add,
             queue=values.get("queue"),
             progress=progress,
         )
@@ -195,10 +196,9 @@ class BeatsFiles:
 
         summary = Summary()
         yield from verify(self._location, key=self._key, progress=progress, summary=summary)
-        outcome.is_damaged = summary.damaged > 0
+        outcome.is_damaged = summary.damage.damaged > 0
         held = f"{summary.frames} events in {len(summary.segments)} segments, {summary.waiting} waiting"
-        notes = [f"{held}, {summary.damaged} damaged places", *_first_of(summary.notes)]
-        outcome.words.append("; no damage, but: ".join(notes))
+        outcome.words.append(f"{held}, {summary.damage.words}")
 
     def repair(
         self, out: Path, values: Values, outcome: Outcome, progress: Progress
@@ -240,7 +240,7 @@ class BeatsFiles:
             out,
             key=self._key,
             options=options,
-            tell=damage.add,
+            report=damage.add,
             progress=progress,
         )
         if done.is_round_lost:
@@ -307,7 +307,7 @@ class BeatsFiles:
             variant,
             out,
             key=self._key,
-            tell=damage.add,
+            report=damage.add,
             queue=queue_of(values),
             progress=progress,
         )
@@ -341,7 +341,7 @@ class BeatsFiles:
         requests = read_requests(
             self._location,
             key=self._key,
-            tell=damage.add,
+            report=damage.add,
             otherwise=queue_of(values),
             too_large=too_large,
             producer=producer,
@@ -398,16 +398,16 @@ class _Damage:
         self._left: Counter[str] = Counter()  # events that were left out, by status
         self._notes: list[str] = []
 
-    def add(self, trouble: Trouble) -> None:
-        self._is_loss = self._is_loss or trouble.is_loss
-        if trouble.status in LEFT_OUT:
-            self._left[trouble.status] += 1
-        elif trouble.status == TOO_DEEP:
+    def add(self, damage: Damage) -> None:
+        self._is_loss = self._is_loss or damage.is_lost
+        if damage.status in LEFT_OUT:
+            self._left[damage.status] += 1
+        elif damage.status == TOO_DEEP:
             self.too_deep += 1
-        elif trouble.is_counted:
+        elif is_counted(damage):
             self._places += 1
         else:
-            self._notes.append(trouble.words)
+            self._notes.append(damage.words)
 
     def judge(self, path: Path, outcome: Outcome) -> None:
         """Report what a finished read has found."""

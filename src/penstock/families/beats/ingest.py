@@ -16,10 +16,11 @@ from typing import Final, NamedTuple
 from penstock.client.batches import BATCH_COUNT_MAX, BATCH_SIZE_MAX
 from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
+from penstock.families.beats.damage import NO_KEY, TOO_LARGE, WRONG_KEY
 from penstock.families.beats.location import Location
-from penstock.families.beats.read import read_segment
+from penstock.families.beats.read import frame_damage, read_segment
 from penstock.families.beats.tasks import Waiting, read_waiting, refuse_state
-from penstock.families.beats.trouble import NO_KEY, TOO_LARGE, WRONG_KEY, Tell, Trouble
+from penstock.families.damage import Damage, Report
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.ingest import target_name
 from penstock.formats.beats.frame import Frame
@@ -66,32 +67,32 @@ def queue_name(text: str) -> QueueName:
     return target_name(None, text.encode("utf-8", "surrogateescape"))
 
 
-def refusing_locked(tell: Tell) -> Tell:
-    """Return how to tell the same, but that a segment without its key is refused: the rest alone is not what was asked."""
+def refusing_locked(report: Report) -> Report:
+    """Return a report that refuses a segment without its key: a caller who wants all tasks cannot use the rest alone."""
 
-    def tell_or_refuse(trouble: Trouble) -> None:
-        if trouble.status in (NO_KEY, WRONG_KEY):
-            raise PathRefused(f"{trouble.path}: {trouble.reason}")
-        tell(trouble)
+    def report_or_refuse(damage: Damage) -> None:
+        if damage.status in (NO_KEY, WRONG_KEY):
+            raise PathRefused(f"{damage.path}: {damage.reason}")
+        report(damage)
 
-    return tell_or_refuse
+    return report_or_refuse
 
 
 def read_tasks(
     location: Location,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     otherwise: QueueName | None,
     left: Left,
     progress: Progress = no_progress,
 ) -> Iterator[NewTask]:
     """Yield what waits, in order. Raises ``PathRefused`` where a key is missing or wrong, and ``CannotConvert``."""
     names = _Names(location, otherwise)
-    tell = refusing_locked(tell)
-    for waiting in read_waiting(location, key=key, tell=tell, progress=progress):
+    report = refusing_locked(report)
+    for waiting in read_waiting(location, key=key, report=report, progress=progress):
         task = names.task(waiting)
-        if _is_taken(task, waiting, tell):
+        if _is_taken(task, waiting, report):
             yield task
         else:
             left.too_large += 1
@@ -106,7 +107,7 @@ class _Names:
 
     def task(self, waiting: Waiting) -> NewTask:
         event = waiting.event
-        task = None if isinstance(event, Trouble) else task_of(event)
+        task = None if isinstance(event, Damage) else task_of(event)
         if task is None:
             return NewTask(self._otherwise, 0, waiting.frame.payload, None, None)
         return NewTask(self._name(task), task.key, task.payload, task.delay_ms, task.ttl_ms)
@@ -118,13 +119,12 @@ class _Names:
         return name
 
 
-def _is_taken(task: NewTask, waiting: Waiting, tell: Tell) -> bool:
+def _is_taken(task: NewTask, waiting: Waiting, report: Report) -> bool:
     if len(task.payload) <= PAYLOAD_SIZE_MAX:
         return True
     frame, segment = waiting.frame, waiting.segment
     reason = f"a payload of {len(task.payload)} bytes; a node takes at most {PAYLOAD_SIZE_MAX}"
-    place = segment.path, frame.offset, frame.size
-    tell(Trouble(*place, TOO_LARGE, reason, segment.number, frame.index))
+    report(frame_damage(segment, frame, TOO_LARGE, reason))
     return False
 
 
@@ -135,7 +135,7 @@ def read_requests(
     location: Location,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     otherwise: QueueName | None,
     too_large: Counter[QueueName],
     producer: str | None = None,
@@ -144,15 +144,15 @@ def read_requests(
     """Yield the requests that put in what waits, numbered alike in every run over the same files.
 
     The numbers grow, and within a queue tasks stay in order. ``too_large`` counts what is left out. Raises as
-    ``read_tasks``, what can be told at once before anything is yielded.
+    ``read_tasks``, as far as possible before anything is yielded.
     """
     refuse_state(location)
     names = _Names(location, otherwise)
-    tell = refusing_locked(tell)
-    identity = _producer_name(location, key, tell, producer)
+    report = refusing_locked(report)
+    identity = _producer_name(location, key, report, producer)
     if identity is None:
         return iter(())
-    return _requests(location, key, identity, names, tell, too_large, progress)
+    return _requests(location, key, identity, names, report, too_large, progress)
 
 
 def _requests(
@@ -160,13 +160,15 @@ def _requests(
     key: bytes | None,
     identity: str,
     names: _Names,
-    tell: Tell,
+    report: Report,
     too_large: Counter[QueueName],
     progress: Progress,
 ) -> Iterator[Enqueue]:
     name = producer_id(identity)
-    for part in _parts(read_waiting(location, key=key, tell=tell, progress=progress, whole=True)):
-        for batch in _batches(part, names, tell, too_large):
+    for part in _parts(
+        read_waiting(location, key=key, report=report, progress=progress, whole=True)
+    ):
+        for batch in _batches(part, names, report, too_large):
             if batch.payloads:
                 number = Producer(name, batch.number)
                 queue, delay_ms, ttl_ms = batch.queue, batch.delay_ms, batch.ttl_ms
@@ -174,23 +176,23 @@ def _requests(
 
 
 def _producer_name(
-    location: Location, key: bytes | None, tell: Tell, producer: str | None
+    location: Location, key: bytes | None, report: Report, producer: str | None
 ) -> str | None:
     """Return a name that is the same in each run over the same files, wherever they lie; ``None``: there is no frame.
 
     The oldest frame tells one spool from another.
     """
-    unread: list[Trouble] = []
+    unread: list[Damage] = []
     for segment in location.segments:
         for piece in read_segment(segment, key=key):
             if isinstance(piece, Frame):
                 digest = hashlib.sha256(piece.payload).digest()
                 facts = (producer or "", segment.number, piece.offset, digest)
                 return f"spool/{hashlib.sha256(repr(facts).encode()).hexdigest()}"
-            if isinstance(piece, Trouble):
+            if isinstance(piece, Damage):
                 unread.append(piece)
-    for trouble in unread:  # else they are told when their segments are read again
-        tell(trouble)
+    for damage in unread:  # else they are reported when their segments are read again
+        report(damage)
     return None
 
 
@@ -224,7 +226,7 @@ class _Batch:
 
 
 def _batches(
-    part: list[Waiting], names: _Names, tell: Tell, too_large: Counter[QueueName]
+    part: list[Waiting], names: _Names, report: Report, too_large: Counter[QueueName]
 ) -> list[_Batch]:
     """Group by queue what was cut; where terms change, the queue goes on in another batch, for the sake of order."""
     batches: list[_Batch] = []
@@ -238,7 +240,7 @@ def _batches(
             batches.append(batch)
         if waiting.is_acknowledged:
             continue
-        if _is_taken(task, waiting, tell):
+        if _is_taken(task, waiting, report):
             batch.keys.append(task.key)
             batch.payloads.append(task.payload)
         else:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathMissing, PathRefused, TruncatedData
-from penstock.families.beats.trouble import BAD_STATE, DUPLICATE, UNREADABLE, Trouble, words_of
-from penstock.families.taskflux.location import FILES
+from penstock.families.beats.damage import BAD_STATE, DUPLICATE, UNREADABLE, damage_at
+from penstock.families.damage import Damage, words_of
+from penstock.families.files import FILES
 from penstock.formats.beats.segment import STATE_NAME, segment_name, segment_number
 from penstock.formats.beats.state import State, decode_state
 from penstock.storage.files import read_whole
@@ -46,7 +47,7 @@ class Location:
     state_path: Path | None = None
     state_size: int = 0
     state: State | None = None  # None: no position is stored, or it cannot be read
-    troubles: tuple[Trouble, ...] = ()  # met on the way
+    found_damage: tuple[Damage, ...] = ()  # met on the way
 
     @property
     def name(self) -> str:
@@ -85,15 +86,15 @@ def resolve(path: Path) -> Location:
     if stat.S_ISDIR(mode):
         return _resolve_directory(path)
     if path.name == STATE_NAME:
-        state, size, trouble = _read_state(path)
-        troubles = () if trouble is None else (trouble,)
+        state, size, damage = _read_state(path)
+        found_damage = () if damage is None else (damage,)
         return Location(
             path=path,
             kind="state",
             state_path=path,
             state_size=size,
             state=state,
-            troubles=troubles,
+            found_damage=found_damage,
         )
     size = path.stat().st_size
     if size == 0:
@@ -106,17 +107,17 @@ def resolve(path: Path) -> Location:
 def _resolve_directory(path: Path) -> Location:
     state: State | None = None
     size = 0
-    troubles = []
+    found_damage = []
     state_path = path / STATE_NAME
     if FILES.exists(state_path):
-        state, size, trouble = _read_state(state_path)
-        troubles += [] if trouble is None else [trouble]
+        state, size, damage = _read_state(state_path)
+        found_damage += [] if damage is None else [damage]
     by_number: dict[int, Path] = {}
     for name in _canonical_first(FILES.names(path)):
         number = segment_number(name)
         assert number is not None
         if number in by_number:
-            troubles.append(_duplicate(path / name, number, by_number[number]))
+            found_damage.append(_duplicate(path / name, number, by_number[number]))
         else:
             by_number[number] = path / name
     newest = max(by_number, default=0)
@@ -131,7 +132,7 @@ def _resolve_directory(path: Path) -> Location:
         state_path=state_path if FILES.exists(state_path) else None,
         state_size=size,
         state=state,
-        troubles=tuple(troubles),
+        found_damage=tuple(found_damage),
     )
 
 
@@ -142,26 +143,26 @@ def _canonical_first(names: list[str]) -> list[str]:
     return [name for _, name in sorted(found, key=lambda f: (f[0], f[1] != segment_name(f[0]), f))]
 
 
-def _duplicate(path: Path, number: int, other: Path) -> Trouble:
+def _duplicate(path: Path, number: int, other: Path) -> Damage:
     reason = (
         f"{other.name} has the same number and is read; name this file alone to see what it holds"
     )
-    return Trouble(path, None, None, DUPLICATE, reason, number)
+    return damage_at(path, DUPLICATE, reason, segment=number)
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # a file that went away, or may not be looked at: reading tells
+        return 0  # a file that went away, or may not be looked at: its reader reports that
 
 
-def _read_state(path: Path) -> tuple[State | None, int, Trouble | None]:
+def _read_state(path: Path) -> tuple[State | None, int, Damage | None]:
     """Return the state, the file's size, and why it cannot be read; an empty file is one that was never written."""
     try:
         data = read_whole(FILES, path, size_max=STATE_SIZE_MAX) or b""
     except (OSError, PathRefused) as error:
-        return None, 0, Trouble(path, None, None, UNREADABLE, words_of(error))
+        return None, 0, damage_at(path, UNREADABLE, words_of(error))
     if not data:
         return None, 0, None
     try:
@@ -170,4 +171,4 @@ def _read_state(path: Path) -> tuple[State | None, int, Trouble | None]:
         is_torn = isinstance(error, TruncatedData)
         reason = "the file ends inside the position" if is_torn else str(error)
         reason += "; all that is there counts as not acknowledged"
-        return None, len(data), Trouble(path, 0, len(data), BAD_STATE, reason)
+        return None, len(data), damage_at(path, BAD_STATE, reason, offset=0, size=len(data))

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from penstock.families.beats.damage import OFF_BOUNDARY, PAST_END, damage_at
 from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import End, Piece, read_segment
-from penstock.families.beats.trouble import OFF_BOUNDARY, PAST_END, Trouble
+from penstock.families.damage import Damage
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 from penstock.formats.beats.state import Position, State
 
 
 class Judged(NamedTuple):
-    """Where the first event stands that is not acknowledged, and what is odd about the stored position."""
+    """Where the first event stands that is not acknowledged, and the damage of the stored position."""
 
     position: Position
-    trouble: Trouble | None = None
+    damage: Damage | None = None
 
     def is_acknowledged(self, segment: int, offset: int) -> bool:
         """Return whether what begins at a logical offset of a segment stands before the position."""
@@ -42,26 +43,26 @@ def judge_position(location: Location, *, key: bytes | None) -> Judged:
             return _judge(location, location.state, segment, key)
     if stored.segment > location.segments[-1].number:
         reason = f"the position is in segment {stored.segment}, before which all is acknowledged"
-        return Judged(first, _trouble(location, PAST_END, reason))
+        return Judged(first, _damage(location, PAST_END, reason))
     return Judged(first)
 
 
 def _judge(location: Location, state: State, segment: Segment, key: bytes | None) -> Judged:
     stored = state.position
     place = _first_from(stored.offset, read_segment(segment, key=key), state.version)
-    if place is None:  # the segment cannot be read, which whoever reads it tells
+    if place is None:  # the segment cannot be read, which its reader reports
         return Judged(Position(segment.number))
     offset, index, is_end = place
     if offset == stored.offset and (state.version == 0 or index == stored.index):
         return Judged(Position(stored.segment, offset, index))
     if is_end and stored.offset >= offset:
         reason = f"the position is behind the end of segment {segment.number}, at {offset}: it is finished"
-        return Judged(stored, _trouble(location, PAST_END, reason))
+        return Judged(stored, _damage(location, PAST_END, reason))
     reason = (
         f"the position, at {stored.offset} of segment {segment.number} with {stored.index} frames before it, is no"
         " frame's beginning; the segment counts as not acknowledged"
     )
-    return Judged(Position(segment.number), _trouble(location, OFF_BOUNDARY, reason))
+    return Judged(Position(segment.number), _damage(location, OFF_BOUNDARY, reason))
 
 
 def _first_from(offset: int, pieces: Iterator[Piece], version: int) -> tuple[int, int, bool] | None:
@@ -80,6 +81,6 @@ def _first_from(offset: int, pieces: Iterator[Piece], version: int) -> tuple[int
     return None
 
 
-def _trouble(location: Location, status: str, reason: str) -> Trouble:
+def _damage(location: Location, status: str, reason: str) -> Damage:
     path = location.state_path or location.path
-    return Trouble(path, 0, location.state_size, status, reason)
+    return damage_at(path, status, reason, offset=0, size=location.state_size)

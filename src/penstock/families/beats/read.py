@@ -1,7 +1,7 @@
 """One pass over a segment: its header, its frames, all that is no frame, and where it ends.
 
 Memory is bounded by the largest frame there may be, whatever a length claims and whatever a body unpacks to. A file that
-grows is read as far as it is there; one that goes away is told as such.
+grows is read as far as it is there; one that goes away is reported as gone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathRefused, TooDeep, TruncatedData, UnsupportedVersion
-from penstock.families.beats.location import Segment
-from penstock.families.beats.trouble import (
+from penstock.families.beats.damage import (
     BAD_BODY,
     BAD_CHECKSUM,
     BAD_EVENT,
@@ -25,20 +24,21 @@ from penstock.families.beats.trouble import (
     UNREADABLE,
     UNSUPPORTED,
     WRONG_KEY,
-    Trouble,
-    words_of,
+    damage_at,
 )
+from penstock.families.beats.location import Segment
+from penstock.families.damage import Damage, words_of
+from penstock.families.files import FILES, opened
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.location import FILES, opened
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.event import Event, decode_event
 from penstock.formats.beats.frame import (
     FRAME_MAX,
     FRAME_MIN,
-    Damage,
-    DamageKind,
+    BadStretch,
     Frame,
     FrameReader,
+    StretchKind,
 )
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import Position
@@ -55,9 +55,9 @@ HEADER_SIZE_MAX: Final = 12
 
 _TRANSFORMED: Final = Options.ENCRYPTED | Options.COMPRESSED
 _STATUSES: Final = {
-    DamageKind.FRAME: BAD_CHECKSUM,
-    DamageKind.GAP: GAP,
-    DamageKind.TAIL: TORN,
+    StretchKind.FRAME: BAD_CHECKSUM,
+    StretchKind.GAP: GAP,
+    StretchKind.TAIL: TORN,
 }
 
 
@@ -69,8 +69,8 @@ class End:
     index: int
 
 
-Piece = Header | Frame | Trouble | End
-"""A header comes first, unless there is a trouble instead; the end comes last, if there was a header."""
+Piece = Header | Frame | Damage | End
+"""A header comes first, unless there is a damage instead; the end comes last, if there was a header."""
 
 
 def is_transformed(header: Header) -> bool:
@@ -91,27 +91,34 @@ def read_segment(
             yield from _Reading(segment, file, key, start, progress).pieces()
     except FileNotFoundError:
         reason = "the file went away meanwhile: its owner removed it"
-        yield Trouble(segment.path, None, None, GONE, reason, segment.number)
+        yield damage_at(segment.path, GONE, reason, segment=segment.number)
     except (OSError, PathRefused) as error:
-        yield Trouble(segment.path, None, None, UNREADABLE, words_of(error), segment.number)
+        yield damage_at(segment.path, UNREADABLE, words_of(error), segment=segment.number)
 
 
-def decode_frame(segment: Segment, header: Header, frame: Frame) -> Event | Trouble:
+def decode_frame(segment: Segment, header: Header, frame: Frame) -> Event | Damage:
     """Return a frame's event, or why its payload is none."""
     try:
         return decode_event(frame.payload, header.payload_format)
     except BadData as error:
         status, reason = undecoded(error)
-        return Trouble(
-            segment.path,
-            frame.offset,
-            frame.size,
-            status,
-            reason,
-            segment.number,
-            frame.index,
-            frame.payload,
-        )
+        return frame_damage(segment, frame, status, reason, data=frame.payload)
+
+
+def frame_damage(
+    segment: Segment, frame: Frame, status: str, reason: str, *, data: bytes = b""
+) -> Damage:
+    """Return a damage of a frame whose checksum is right."""
+    return damage_at(
+        segment.path,
+        status,
+        reason,
+        offset=frame.offset,
+        size=frame.size,
+        segment=segment.number,
+        index=frame.index,
+        data=data,
+    )
 
 
 def undecoded(error: BadData) -> tuple[str, str]:
@@ -150,10 +157,10 @@ class _Reading:
         except TruncatedData:
             reason = "the file ends inside the header"
             is_expected = self.segment.is_newest
-            yield self._trouble(0, len(head), TORN, reason, data=head, is_expected=is_expected)
+            yield self._damage(0, len(head), TORN, reason, data=head, is_expected=is_expected)
             return
         except UnsupportedVersion as error:
-            yield self._trouble(error.offset, None, UNSUPPORTED, f"{error.reason}: {error.found}")
+            yield self._damage(error.offset, None, UNSUPPORTED, f"{error.reason}: {error.found}")
             return
         yield header
         if header.options & Options.ENCRYPTED:
@@ -162,7 +169,7 @@ class _Reading:
                     "the segment is encrypted; give its key by --key-file, --password-file or the variable"
                     " PENSTOCK_SPOOL_KEY"
                 )
-                yield self._trouble(header.size, None, NO_KEY, reason)
+                yield self._damage(header.size, None, NO_KEY, reason)
                 return
             yield from filter(self._is_asked_for, self._unlocked(header))
         elif header.options & Options.COMPRESSED:
@@ -174,8 +181,8 @@ class _Reading:
 
     # --- bodies whose offsets are those of the file ---
 
-    def _plain(self, header: Header) -> Iterator[Frame | Damage]:
-        """Yield frames and damage; holes are told and not read."""
+    def _plain(self, header: Header) -> Iterator[Frame | BadStretch]:
+        """Yield frames and damage; holes are reported and not read."""
         position = max(self.start.offset, header.size)
         reader = FrameReader(position, index=self.start.index)
         while True:
@@ -196,12 +203,12 @@ class _Reading:
 
     # --- compressed or encrypted bodies, which are read from their start whatever is asked for ---
 
-    def _is_asked_for(self, piece: Frame | Trouble) -> bool:
+    def _is_asked_for(self, piece: Frame | Damage) -> bool:
         """Return whether a piece is not before the start; what has no place among the frames always is."""
         is_placed = piece.offset is not None and piece.index is not None
         return not is_placed or (piece.offset or 0) >= self.start.offset
 
-    def _unlocked(self, header: Header) -> Iterator[Frame | Trouble]:
+    def _unlocked(self, header: Header) -> Iterator[Frame | Damage]:
         """Yield what an encrypted body holds. If no frame is in it, the key must be proven by something else."""
         size = self.file.size()
         if size < header.body_start:
@@ -209,7 +216,7 @@ class _Reading:
                 reason = "the file ends inside the initialization vector"
                 yield self._torn(header, header.size, size - header.size, reason)
             return
-        held: list[Trouble] = []
+        held: list[Damage] = []
         is_right = False
         for piece in self._transformed(header):
             is_right = is_right or isinstance(piece, Frame)
@@ -217,24 +224,24 @@ class _Reading:
                 yield from held
                 held.clear()
                 yield piece
-            elif isinstance(piece, Trouble):
+            elif isinstance(piece, Damage):
                 held.append(piece)
         if held and self.key is not None and is_key_proven(FILES, self.segment.path, self.key):
             yield from held
         elif held:
-            yield self._trouble(header.size, None, WRONG_KEY, no_frame_reason(header))
+            yield self._damage(header.size, None, WRONG_KEY, no_frame_reason(header))
 
-    def _transformed(self, header: Header) -> Iterator[Frame | Trouble]:
+    def _transformed(self, header: Header) -> Iterator[Frame | Damage]:
         for piece in _joined(self._decoded(header)):
-            self._has_tail = isinstance(piece, Damage) and piece.kind is DamageKind.TAIL
+            self._has_tail = isinstance(piece, BadStretch) and piece.kind is StretchKind.TAIL
             yield piece if isinstance(piece, Frame) else self._judged(header, piece)
         if self._wrong is not None:
-            yield self._trouble(self.end.offset, None, BAD_BODY, self._wrong)
+            yield self._damage(self.end.offset, None, BAD_BODY, self._wrong)
         elif self._torn_size and not self._has_tail:
             reason = f"the file ends {self._torn_size} bytes into a compressed block"
             yield self._torn(header, self.end.offset, None, reason)
 
-    def _decoded(self, header: Header) -> Iterator[Frame | Damage]:
+    def _decoded(self, header: Header) -> Iterator[Frame | BadStretch]:
         decoder = BodyDecoder(header.options, key=self.key)
         reader = FrameReader(header.size)
         position = header.size
@@ -256,13 +263,13 @@ class _Reading:
 
     # --- judging ---
 
-    def _judged(self, header: Header, damage: Damage) -> Trouble:
+    def _judged(self, header: Header, damage: BadStretch) -> Damage:
         is_expected = (
-            damage.kind is DamageKind.TAIL
+            damage.kind is StretchKind.TAIL
             and self._may_be_torn(header)
             and (damage.offset > header.size or _is_torn(damage))
         )
-        return self._trouble(
+        return self._damage(
             damage.offset,
             damage.size,
             _STATUSES[damage.kind],
@@ -272,15 +279,15 @@ class _Reading:
             is_expected=is_expected,
         )
 
-    def _torn(self, header: Header, offset: int, size: int | None, reason: str) -> Trouble:
+    def _torn(self, header: Header, offset: int, size: int | None, reason: str) -> Damage:
         is_expected = self._may_be_torn(header)
-        return self._trouble(offset, size, TORN, reason, is_expected=is_expected)
+        return self._damage(offset, size, TORN, reason, is_expected=is_expected)
 
     def _may_be_torn(self, header: Header) -> bool:
         """Return whether a writer may be at work here, or have died at it."""
         return self.segment.is_newest or header.count == 0
 
-    def _trouble(
+    def _damage(
         self,
         offset: int | None,
         size: int | None,
@@ -290,28 +297,38 @@ class _Reading:
         index: int | None = None,
         data: bytes = b"",
         is_expected: bool = False,
-    ) -> Trouble:
+    ) -> Damage:
         path: Path = self.segment.path
         number = self.segment.number
-        return Trouble(path, offset, size, status, reason, number, index, data, is_expected)
+        return damage_at(
+            path,
+            status,
+            reason,
+            offset=offset,
+            size=size,
+            segment=number,
+            index=index,
+            data=data,
+            is_expected=is_expected,
+        )
 
 
-def _is_torn(damage: Damage) -> bool:
+def _is_torn(damage: BadStretch) -> bool:
     """Return whether a frame begins here that the file ends in, or nothing was written: not just any bytes."""
     length = int.from_bytes(damage.data[:4], "little")
     return damage.size < 4 or not any(damage.data) or FRAME_MIN <= length <= FRAME_MAX
 
 
-def _zeros(start: int, end: int, index: int) -> Damage:
+def _zeros(start: int, end: int, index: int) -> BadStretch:
     reason = "zeros that were never written"
-    return Damage(DamageKind.TAIL, start, end - start, index, reason, b"")
+    return BadStretch(StretchKind.TAIL, start, end - start, index, reason, b"")
 
 
-def _joined(found: Iterator[Frame | Damage]) -> Iterator[Frame | Damage]:
+def _joined(found: Iterator[Frame | BadStretch]) -> Iterator[Frame | BadStretch]:
     """Yield the same, with damage that a hole has cut put together: it is a tail only at the very end."""
-    held: Damage | None = None
+    held: BadStretch | None = None
     for piece in found:
-        if isinstance(piece, Damage) and piece.kind is not DamageKind.FRAME:
+        if isinstance(piece, BadStretch) and piece.kind is not StretchKind.FRAME:
             is_next = held is not None and held.offset + held.size == piece.offset
             if held is not None and is_next:
                 held = replace(held, kind=piece.kind, size=held.size + piece.size)
@@ -321,7 +338,7 @@ def _joined(found: Iterator[Frame | Damage]) -> Iterator[Frame | Damage]:
             held = piece
             continue
         if held is not None:
-            yield replace(held, kind=DamageKind.GAP)
+            yield replace(held, kind=StretchKind.GAP)
             held = None
         yield piece
     if held is not None:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.families.beats.location import Location, Segment
+from penstock.families.beats.damage import TOO_DEEP
+from penstock.families.beats.location import FAMILY, Location, Segment
 from penstock.families.beats.rewriting import ROUND_LOST, Rewritten, rewrite
-from penstock.families.beats.rows import trouble_row
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.beats.trouble import TOO_DEEP, Trouble
+from penstock.families.damage import Damage, damage_row
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.families.taskflux.new_directory import whole_directory
-from penstock.families.taskflux.rows import Row
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
@@ -42,7 +42,7 @@ def repair(
     """Write all that is whole into ``out``; yield a row for everything that was left. Raises ``PathRefused``."""
     refuse_state(location)
     with whole_directory(out, source=location.home) as new:
-        for trouble in rewrite(
+        for damage in rewrite(
             location,
             new,
             result,
@@ -51,11 +51,11 @@ def repair(
             refill=_same,
             progress=progress,
         ):
-            if trouble.is_loss:
+            if damage.is_lost:
                 result.left += 1
-                yield trouble_row(trouble)
+                yield damage_row(FAMILY, damage)
             else:
-                result.notes.append(trouble.words)
+                result.notes.append(damage.words)
     if result.is_round_lost:
         result.notes.append(ROUND_LOST)
     if result.mended:
@@ -68,7 +68,7 @@ def _alike(header: Header) -> Header:
     return Header(header.version, 0, header.options)
 
 
-def _same(_segment: Segment, frame: Frame, event: Event | Trouble) -> bytes | Trouble:
-    if isinstance(event, Trouble) and event.status != TOO_DEEP:
+def _same(_segment: Segment, frame: Frame, event: Event | Damage) -> bytes | Damage:
+    if isinstance(event, Damage) and event.status != TOO_DEEP:
         return event
     return frame.payload

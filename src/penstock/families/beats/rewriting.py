@@ -1,6 +1,6 @@
 """A spool written anew from another one: segments of the same numbers, frame by frame, and the position carried over.
 
-What a frame becomes is the caller's to say. Whatever is left behind comes out as a trouble.
+What a frame becomes is the caller's to say. Whatever is left behind comes out as a damage.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.position import judge_position
 from penstock.families.beats.read import decode_frame, read_segment
-from penstock.families.beats.trouble import Trouble
+from penstock.families.damage import Damage
+from penstock.families.files import FILES
 from penstock.families.progress import Progress
-from penstock.families.taskflux.location import FILES
 from penstock.formats.beats.body import BodyEncoder
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import FRAMING, Frame, encode_frames
@@ -47,7 +47,7 @@ ROUND_LOST: Final = (
 Reshape = Callable[[Header], Header]
 """Says what kind of segment a segment becomes."""
 
-Refill = Callable[[Segment, Frame, Event | Trouble], bytes | Trouble]
+Refill = Callable[[Segment, Frame, Event | Damage], bytes | Damage]
 """Says what the payload of a frame becomes, or why it is left behind."""
 
 
@@ -92,12 +92,12 @@ def rewrite(
     reshape: Reshape,
     refill: Refill,
     progress: Progress,
-) -> Iterator[Trouble]:
-    """Write into ``new``, a directory that is there; yield what was odd, and what was left behind."""
-    yield from location.troubles
+) -> Iterator[Damage]:
+    """Write into ``new``, a directory that is there; yield all damage, and what was left behind."""
+    yield from location.found_damage
     judged = judge_position(location, key=key)
-    if judged.trouble is not None:
-        yield judged.trouble
+    if judged.damage is not None:
+        yield judged.damage
     carried = [Carried(judged.position)]
     if location.state is not None and location.state.sending is not None:
         carried.append(Carried(location.state.sending))
@@ -158,7 +158,7 @@ class _Work:
         self.header: Header | None = None
         self.new: NewSegment | None = None
 
-    def run(self, reshape: Reshape, refill: Refill, progress: Progress) -> Iterator[Trouble]:
+    def run(self, reshape: Reshape, refill: Refill, progress: Progress) -> Iterator[Damage]:
         try:
             for piece in read_segment(self.segment, key=self.key, progress=progress):
                 match piece:
@@ -166,7 +166,7 @@ class _Work:
                         self.header = piece
                     case Frame():
                         yield from self._frame(piece, reshape, refill)
-                    case Trouble():
+                    case Damage():
                         yield piece
                     case _:
                         self._end(reshape)
@@ -182,11 +182,11 @@ class _Work:
             self.new = NewSegment(self.path, header, key=self.key)
         return self.new
 
-    def _frame(self, frame: Frame, reshape: Reshape, refill: Refill) -> Iterator[Trouble]:
+    def _frame(self, frame: Frame, reshape: Reshape, refill: Refill) -> Iterator[Damage]:
         assert self.header is not None
         event = decode_frame(self.segment, self.header, frame)
         refilled = refill(self.segment, frame, event)
-        if isinstance(refilled, Trouble):
+        if isinstance(refilled, Damage):
             yield refilled
             return
         new = self._opened(reshape)

@@ -1,7 +1,6 @@
-"""Rows: what the tools say of segments, frames, events and damage, as plain dictionaries.
+"""The rows of segments, frames and events of a spool.
 
-The names are the contract that ``tools/rows.py`` keeps for the other families. ``offset`` is logical, which is the offset in
-the file wherever ``file_offset`` says the same.
+``offset`` is logical, which is the offset in the file wherever ``file_offset`` says the same.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from penstock.families.beats.damage import BAD_END, severity_of
 from penstock.families.beats.location import FAMILY, Location, Segment
-from penstock.families.beats.read import is_transformed
-from penstock.families.beats.trouble import BAD_END, Trouble
-from penstock.families.taskflux.rows import Row, encode_payload, place_row
+from penstock.families.beats.read import frame_damage, is_transformed
+from penstock.families.damage import Damage, fault_fields
+from penstock.families.rows import Row, encode_payload, place_row
 from penstock.formats.beats.event import Event, event_as_json
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header, Options
@@ -61,48 +61,36 @@ def state_row(location: Location) -> Row:
     }
 
 
-def frame_row(segment: Segment, header: Header, frame: Frame, event: Event | Trouble) -> Row:
+def frame_row(segment: Segment, header: Header, frame: Frame, event: Event | Damage) -> Row:
     """Return the row of a frame whose checksum is right."""
     row = place(segment.path, "frame", frame.offset, frame.size, "ok")
-    if isinstance(event, Trouble):
-        row |= {"status": event.status, "reason": event.reason}
+    if isinstance(event, Damage):
+        row |= {"status": event.status} | fault_fields(event.reason, event.severity)
     elif frame.warning is not None:
-        row |= {"status": BAD_END, "reason": frame.warning}
+        row |= {"status": BAD_END} | fault_fields(frame.warning, severity_of(BAD_END))
     return row | {
         "segment": segment.number,
         "index": frame.index,
         "file_offset": None if is_transformed(header) else frame.offset,
         "payload": encode_payload(frame.payload),
-        "event": None if isinstance(event, Trouble) else event_as_json(event),
+        "event": None if isinstance(event, Damage) else event_as_json(event),
     }
 
 
-def trouble_row(trouble: Trouble) -> Row:
-    """Return the row of an oddity; ``payload`` is the first of its bytes, where it has any."""
-    row = place(trouble.path, "damage", trouble.offset, trouble.size, trouble.status)
-    row["reason"] = trouble.reason
-    if trouble.segment is not None:
-        row |= {"segment": trouble.segment, "index": trouble.index}
-    return row | {"payload": encode_payload(trouble.data)} if trouble.data else row
-
-
-def end_trouble(segment: Segment, frame: Frame) -> Trouble | None:
-    """Return what is odd about a frame that is good all the same, if anything is."""
+def end_damage(segment: Segment, frame: Frame) -> Damage | None:
+    """Return the damage of a whole frame whose length at its end is wrong, or ``None``."""
     if frame.warning is None:
         return None
-    reason = f"the frame is whole, but {frame.warning}"
-    return Trouble(
-        segment.path, frame.offset, frame.size, BAD_END, reason, segment.number, frame.index
-    )
+    return frame_damage(segment, frame, BAD_END, f"the frame is whole, but {frame.warning}")
 
 
-def queue_and_key(event: Event | Trouble, otherwise: str) -> tuple[str, int]:
+def queue_and_key(event: Event | Damage, otherwise: str) -> tuple[str, int]:
     """Return where an event belongs: what a task of ours says, else ``otherwise`` and 0."""
-    task = None if isinstance(event, Trouble) else task_of(event)
+    task = None if isinstance(event, Damage) else task_of(event)
     return (otherwise, 0) if task is None else (task.queue, task.key)
 
 
-def task_row(segment: Segment, frame: Frame, event: Event | Trouble, otherwise: str) -> Row:
+def task_row(segment: Segment, frame: Frame, event: Event | Damage, otherwise: str) -> Row:
     """Return an event as a task; ``event`` is null if the payload is none."""
     queue, key = queue_and_key(event, otherwise)
     return {
@@ -111,6 +99,6 @@ def task_row(segment: Segment, frame: Frame, event: Event | Trouble, otherwise: 
         "segment": segment.number,
         "offset": frame.offset,
         "seq": frame.index,
-        "event": None if isinstance(event, Trouble) else event_as_json(event),
+        "event": None if isinstance(event, Damage) else event_as_json(event),
         "payload": encode_payload(frame.payload),
     }

@@ -9,10 +9,10 @@ from penstock.errors import PathRefused
 from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.position import judge_position
 from penstock.families.beats.read import decode_frame, read_segment
-from penstock.families.beats.rows import end_trouble, task_row
-from penstock.families.beats.trouble import Tell, Trouble
+from penstock.families.beats.rows import end_damage, task_row
+from penstock.families.damage import Damage, Report
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
     segment: Segment
     header: Header
     frame: Frame
-    event: Event | Trouble
+    event: Event | Damage
     is_acknowledged: bool = False
 
 
@@ -33,7 +33,7 @@ def tasks(
     location: Location,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     queue: str | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[Row]:
@@ -42,7 +42,7 @@ def tasks(
     Raises ``PathRefused`` for a file that holds no events.
     """
     name = location.name
-    for waiting in read_waiting(location, key=key, tell=tell, progress=progress):
+    for waiting in read_waiting(location, key=key, report=report, progress=progress):
         row = task_row(waiting.segment, waiting.frame, waiting.event, name)
         if queue is None or row["queue"] == queue:
             yield row
@@ -52,7 +52,7 @@ def read_waiting(
     location: Location,
     *,
     key: bytes | None,
-    tell: Tell,
+    report: Report,
     progress: Progress = no_progress,
     whole: bool = False,
 ) -> Iterator[Waiting]:
@@ -60,23 +60,23 @@ def read_waiting(
 
     ``whole``: of the segment that the position is in, those before it too.
     """
-    for segment, start in _segments(location, key, tell, progress):
-        for waiting in _read(segment, None if whole else start, key, tell, progress):
+    for segment, start in _segments(location, key, report, progress):
+        for waiting in _read(segment, None if whole else start, key, report, progress):
             if whole and start is not None and waiting.frame.offset < start.offset:
                 waiting = waiting._replace(is_acknowledged=True)
             yield waiting
 
 
 def _segments(
-    location: Location, key: bytes | None, tell: Tell, progress: Progress
+    location: Location, key: bytes | None, report: Report, progress: Progress
 ) -> Iterator[tuple[Segment, Position | None]]:
     """Yield the segments in which something may wait, and from where on; ``None`` is the start."""
     refuse_state(location)
-    for trouble in location.troubles:
-        tell(trouble)
+    for damage in location.found_damage:
+        report(damage)
     judged = judge_position(location, key=key)
-    if judged.trouble is not None:
-        tell(judged.trouble)
+    if judged.damage is not None:
+        report(judged.damage)
     position = judged.position
     for segment in location.segments:
         if segment.number < position.segment:
@@ -94,7 +94,7 @@ def refuse_state(location: Location) -> None:
 
 
 def _read(
-    segment: Segment, start: Position | None, key: bytes | None, tell: Tell, progress: Progress
+    segment: Segment, start: Position | None, key: bytes | None, report: Report, progress: Progress
 ) -> Iterator[Waiting]:
     header: Header | None = None
     for piece in read_segment(segment, key=key, start=start, progress=progress):
@@ -103,16 +103,16 @@ def _read(
                 header = piece
             case Frame():
                 assert header is not None
-                yield _waiting(segment, header, piece, tell)
-            case Trouble():
-                tell(piece)
+                yield _waiting(segment, header, piece, report)
+            case Damage():
+                report(piece)
             case _:
                 pass  # the end of a segment holds nothing
 
 
-def _waiting(segment: Segment, header: Header, frame: Frame, tell: Tell) -> Waiting:
+def _waiting(segment: Segment, header: Header, frame: Frame, report: Report) -> Waiting:
     event = decode_frame(segment, header, frame)
-    odd = event if isinstance(event, Trouble) else end_trouble(segment, frame)
-    if odd is not None:
-        tell(odd)
+    damage = event if isinstance(event, Damage) else end_damage(segment, frame)
+    if damage is not None:
+        report(damage)
     return Waiting(segment, header, frame, event)

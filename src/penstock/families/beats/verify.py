@@ -1,7 +1,7 @@
-"""Everything that is odd or damaged in a spool, as rows; and what was counted on the way.
+"""All damage of a spool, as rows; and what was counted on the way.
 
-Every checksum is computed and every event decoded. A torn tail where a writer was at work is no damage: it was promised to
-nobody. It is told apart, in ``Summary.notes``.
+Every checksum is computed and every event decoded. A torn tail where a writer was at work is harmless: no producer got an
+acknowledgement for it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.families.beats.damage import MISSING, damage_at
 from penstock.families.beats.location import FAMILY, Location, Segment
 from penstock.families.beats.position import Judged, judge_position
 from penstock.families.beats.read import End, decode_frame, read_segment
-from penstock.families.beats.rows import end_trouble, header_fields, position_fields, trouble_row
-from penstock.families.beats.trouble import MISSING, TOO_DEEP, Trouble, too_deep_words
+from penstock.families.beats.rows import end_damage, header_fields, position_fields
+from penstock.families.damage import Damage, DamageCount, damage_row, is_damage
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 
@@ -27,9 +28,7 @@ class Summary:
     segments: list[Row] = field(default_factory=list)
     frames: int = 0  # good ones
     acknowledged: int = 0
-    damaged: int = 0
-    too_deep: int = 0  # events that are nested deeper than we decode; their frames are good
-    notes: list[str] = field(default_factory=list)  # what is odd and no damage
+    damage: DamageCount = field(default_factory=DamageCount)
     judged: Judged | None = None
 
     @property
@@ -44,24 +43,18 @@ def verify(
     progress: Progress = no_progress,
     summary: Summary | None = None,
 ) -> Iterator[Row]:
-    """Yield a row for each piece of damage; ``summary`` is filled on the way."""
+    """Yield a row for each damage; ``summary`` is filled on the way."""
     summary = Summary() if summary is None else summary
-    for trouble in _troubles(location, key, progress, summary):
-        if trouble.is_damage:
-            summary.damaged += 1
-            yield trouble_row(trouble)
-        elif trouble.status == TOO_DEEP:
-            summary.too_deep += 1
-        else:
-            summary.notes.append(trouble.words)
-    if summary.too_deep:
-        summary.notes.append(too_deep_words(summary.too_deep))
+    for damage in _find_damage(location, key, progress, summary):
+        row = damage_row(FAMILY, damage)
+        summary.damage.add(row)
+        yield row
 
 
 def inspect(location: Location, *, key: bytes | None, progress: Progress = no_progress) -> Row:
-    """Return what a location is and holds; ``damage`` lists what ``verify`` finds."""
+    """Return what a location is and holds; ``damage`` and ``harmless`` list what ``verify`` finds."""
     summary = Summary()
-    damage = list(verify(location, key=key, progress=progress, summary=summary))
+    rows = list(verify(location, key=key, progress=progress, summary=summary))
     known = [row for row in summary.segments if row["version"] is not None]
     state = location.state
     return {
@@ -79,20 +72,20 @@ def inspect(location: Location, *, key: bytes | None, progress: Progress = no_pr
         "sending": position_fields(None if state is None else state.sending),
         "acknowledged": summary.acknowledged,
         "waiting": summary.waiting,
-        "notes": summary.notes,
-        "damage": damage,
+        "harmless": [row for row in rows if not is_damage(row)],
+        "damage": [row for row in rows if is_damage(row)],
     }
 
 
-def _troubles(
+def _find_damage(
     location: Location, key: bytes | None, progress: Progress, summary: Summary
-) -> Iterator[Trouble]:
-    yield from location.troubles
+) -> Iterator[Damage]:
+    yield from location.found_damage
     judged = summary.judged = judge_position(location, key=key)
-    if judged.trouble is not None:
-        yield judged.trouble
+    if judged.damage is not None:
+        yield judged.damage
     for segment in location.segments:
-        yield from _Segment(segment, judged, summary).troubles(key, progress)
+        yield from _Segment(segment, judged, summary).find_damage(key, progress)
 
 
 class _Segment:
@@ -107,7 +100,7 @@ class _Segment:
         self.acknowledged = 0
         self.is_whole = True
 
-    def troubles(self, key: bytes | None, progress: Progress) -> Iterator[Trouble]:
+    def find_damage(self, key: bytes | None, progress: Progress) -> Iterator[Damage]:
         for piece in read_segment(self.segment, key=key, progress=progress):
             match piece:
                 case Header():
@@ -116,28 +109,30 @@ class _Segment:
                     yield from self._frame(piece)
                 case End():
                     yield from self._end(piece)
-                case Trouble():
+                case Damage():
                     self.is_whole = False
                     yield piece
         self._count()
 
-    def _frame(self, frame: Frame) -> Iterator[Trouble]:
+    def _frame(self, frame: Frame) -> Iterator[Damage]:
         assert self.header is not None
         self.frames += 1
         self.acknowledged += self.judged.is_acknowledged(self.segment.number, frame.offset)
         event = decode_frame(self.segment, self.header, frame)
-        odd = event if isinstance(event, Trouble) else end_trouble(self.segment, frame)
-        if odd is not None:
-            yield odd
+        damage = event if isinstance(event, Damage) else end_damage(self.segment, frame)
+        if damage is not None:
+            yield damage
 
-    def _end(self, end: End) -> Iterator[Trouble]:
+    def _end(self, end: End) -> Iterator[Damage]:
         """The count may be too low, but a writer never counts frames that it did not write."""
         assert self.header is not None
         is_short = self.header.count > end.index
         if is_short and self.is_whole and not self.segment.is_newest:
             reason = f"the header counts {self.header.count} frames, and there are {end.index}"
             path, number = self.segment.path, self.segment.number
-            yield Trouble(path, end.offset, None, MISSING, reason, number, end.index)
+            yield damage_at(
+                path, MISSING, reason, offset=end.offset, segment=number, index=end.index
+            )
 
     def _count(self) -> None:
         row = header_fields(self.segment, self.header)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import PathRefused
-from penstock.families.rabbitmq.open_files import OpenFiles
+from penstock.families.open_files import OpenFiles
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ def _read(files: OpenFiles, path: Path, offset: int, size: int) -> bytes:
     try:
         return files.read(path, offset, size)
     except (OSError, PathRefused):
-        return b""  # why, is told by whoever asks for a single message
+        return b""  # the reader of a single message reports why
 
 
 def at_every_byte(data: NDArray[np.uint8], kind: str) -> NDArray[Any]:

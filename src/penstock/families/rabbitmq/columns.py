@@ -2,7 +2,7 @@
 
 Messages are read in the order in which they lie in their files, in few large pieces, and handed out in the order of
 the queue. Whatever is out of the ordinary, a message that is missing, damaged or of a rare shape, is left to
-``read_queue``'s own functions, so both tell the same. Memory is bounded by ``BATCH_SIZE``, or by the largest message.
+``read_queue``'s own functions, so both report the same damage. Memory is bounded by ``BATCH_SIZE``, or by the largest message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.binary import UINT32
+from penstock.families.damage import Report
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.bulk_reading import Stretches, at_every_byte, read_stretches
 from penstock.families.rabbitmq.location import Queue
@@ -27,7 +28,6 @@ from penstock.families.rabbitmq.read import (
     read_queue,
 )
 from penstock.families.rabbitmq.store_map import ID_DTYPE
-from penstock.families.rabbitmq.trouble import Tell
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, TERM_MARKER, TERM_TAGS
 from penstock.formats.rabbitmq.merge_scan import EntryColumns
 from penstock.formats.rabbitmq.message_scan import (
@@ -51,7 +51,7 @@ BATCH_ROWS: Final = 16_384
 """Messages from which on those of several segments are not put together any more."""
 
 PARTS_MAX: Final = 1024
-"""Segments that are put together, so that many without a message do not gather what is odd about them."""
+"""Segments that are put together, so that many without a message do not gather their damage."""
 
 UNKNOWN: Final = -1
 """In ``delivered``: indexes of version 2 do not say."""
@@ -82,30 +82,30 @@ def read_columns(
     bodies: Bodies,
     wanted: Wanted,
     *,
-    tell: Tell,
+    report: Report,
     progress: Progress = no_progress,
 ) -> Iterator[Messages]:
-    """Yield the messages of a queue's directory in order; tell what is damaged or cannot be found.
+    """Yield the messages of a queue's directory in order; report what is damaged or cannot be found.
 
-    Both are what ``read_queue`` yields and tells. Raises ``DependencyMissing`` without numpy and numba.
+    Messages and damage are those of ``read_queue``. Raises ``DependencyMissing`` without numpy and numba.
     """
     if queue.indexes:
-        held = read_queue(queue, bodies, wanted, tell=tell, progress=progress)
+        held = read_queue(queue, bodies, wanted, report=report, progress=progress)
         yield from _of_version_2(held)
         return
     waiting: list[IndexPart] = []
     count = 0
     for part in read_index_columns(
-        queue, entry_count=bodies.vhost.entry_count, tell=tell, progress=progress
+        queue, entry_count=bodies.vhost.entry_count, report=report, progress=progress
     ):
         chosen = part._replace(entries=part.entries.take(_is_wanted(part.entries, wanted)))
         waiting.append(chosen)
         count += len(chosen.entries)
         if count >= BATCH_ROWS or len(waiting) == PARTS_MAX:
-            yield from _Reader(waiting, bodies, wanted, tell).messages()
+            yield from _Reader(waiting, bodies, wanted, report).messages()
             waiting, count = [], 0
     if waiting:
-        yield from _Reader(waiting, bodies, wanted, tell).messages()
+        yield from _Reader(waiting, bodies, wanted, report).messages()
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -123,18 +123,18 @@ def _is_wanted(entries: EntryColumns, wanted: Wanted) -> NDArray[np.bool_]:
 
 
 class _Reader:
-    """Reads the messages of some segments, and tells what is odd about them, in the order of the queue."""
+    """Reads the messages of some segments, and reports their damage, in the order of the queue."""
 
     def __init__(
-        self, parts: Sequence[IndexPart], bodies: Bodies, wanted: Wanted, tell: Tell
+        self, parts: Sequence[IndexPart], bodies: Bodies, wanted: Wanted, report: Report
     ) -> None:
         import numpy as np
 
         self._bodies = bodies
         self._wanted = wanted
-        self._tell = tell
-        self._troubles = [part.troubles for part in parts]
-        self._told = 0  # how many parts' troubles were told
+        self._report = report
+        self._found_damage = [part.found_damage for part in parts]
+        self._reported = 0  # parts whose damage was reported
         self._entries = _joined([part.entries for part in parts])
         self._part = np.repeat(np.arange(len(parts)), [len(part.entries) for part in parts])
         self._paths, self._path = _paths(parts, self._entries, self._part)
@@ -150,14 +150,14 @@ class _Reader:
                 found = self._read(rows, files, stretches.take(rows))
                 if len(found):
                     yield found
-        self._tell_parts(len(self._troubles))
+        self._report_parts(len(self._found_damage))
 
-    def _tell_parts(self, end: int) -> None:
-        """Tell what is odd about the parts before ``end``; this comes before what is odd about messages."""
-        for troubles in self._troubles[self._told : end]:
-            for trouble in troubles:
-                self._tell(trouble)
-        self._told = max(self._told, end)
+    def _report_parts(self, end: int) -> None:
+        """Report the damage of the parts before ``end``; it comes before the damage of their messages."""
+        for found_damage in self._found_damage[self._reported : end]:
+            for damage in found_damage:
+                self._report(damage)
+        self._reported = max(self._reported, end)
 
     def _places(self) -> tuple[tuple[Path, ...], Stretches]:
         """Return where the messages stand: terms in an index, records in the store; size 0 is not found."""
@@ -189,7 +189,7 @@ class _Reader:
         length = np.where(embedded, entries.length, stretches.size - FRAMING_SIZE)
         readable = (places >= 0) & (embedded | _is_record(data, places, length, entries))
         found = scan_messages(data, np.where(readable, start, 0), np.where(readable, length, 0))
-        # A message of another size than the index says is damage, which is told one by one.
+        # A message of another size than the index says is damage, which is reported one by one.
         found.status[found.body_length != entries.body_size] = Status.SCALAR
         is_fast = found.status == Status.FAST
         kept = is_fast.copy()
@@ -201,7 +201,7 @@ class _Reader:
             if message is not None:
                 decoded[row] = message
                 kept[row] = True
-        self._tell_parts(int(self._part[rows][-1]) + 1)
+        self._report_parts(int(self._part[rows][-1]) + 1)
         data = _append(data, found, decoded)
         place = np.cumsum(kept) - 1
         return Messages(
@@ -219,9 +219,9 @@ class _Reader:
         )
 
     def _read_one(self, row: int) -> Message | None:
-        self._tell_parts(int(self._part[row]) + 1)
+        self._report_parts(int(self._part[row]) + 1)
         indexed = indexed_at(self._entries, row, self._paths[int(self._path[row])])
-        held = read_held(indexed, self._bodies, self._tell)
+        held = read_held(indexed, self._bodies, self._report)
         if held is None or (is_forgotten(held) and not self._wanted.transient):
             return None
         return held.message

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert
+from penstock.families.damage import Report
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.ingest import (
     Left,
@@ -22,7 +23,6 @@ from penstock.families.rabbitmq.ingest import (
     read_tasks,
 )
 from penstock.families.rabbitmq.location import Location
-from penstock.families.rabbitmq.trouble import Tell
 from penstock.families.taskflux.new_directory import NewDirectory, new_directory
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
@@ -59,7 +59,7 @@ def convert(
     out: Path,
     selection: Selection,
     *,
-    tell: Tell,
+    report: Report,
     progress: Progress = no_progress,
 ) -> Converted:
     """Write the messages as generation ``to`` into ``out``. Raises ``CannotConvert`` and ``PathRefused``."""
@@ -68,13 +68,13 @@ def convert(
             "messages of RabbitMQ are not written as generation 1; choose taskflux-2 or taskflux-3"
         )
     targets = plan(location, selection)
-    for trouble in location.troubles:
-        tell(trouble)
+    for damage in location.found_damage:
+        report(damage)
     done = Converted()
     with new_directory(out, to, source=home(location)) as new:
         names = list(dict.fromkeys(target.name for target in targets))
         _create(new, names, done)
-        for name, tasks, left in read_tasks(targets, selection, tell=tell, progress=progress):
+        for name, tasks, left in read_tasks(targets, selection, report=report, progress=progress):
             _add(new, name, tasks, done)
             done.left.add(left)
         new.commit()

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PathRefused
-from penstock.families.rabbitmq.trouble import UNREADABLE, Trouble, words_of
-from penstock.families.taskflux.location import FILES, opened
+from penstock.families.damage import Damage, words_of
+from penstock.families.files import FILES, opened
+from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
 from penstock.storage.files import replace_file
 
 PIECE: Final = 2**20
 """Bytes that are copied at a time."""
 
 
-def copy_tree(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> Iterator[Trouble]:
+def copy_tree(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> Iterator[Damage]:
     """Copy a directory, without the entries ``but``, with modes and times; yield what cannot be read.
 
     Symbolic links are copied as links. Sockets and pipes are left out: a broker makes its own.
@@ -27,7 +28,7 @@ def copy_tree(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> Itera
     try:
         names = [name for name in FILES.names(source) if name not in but]
     except OSError as error:
-        yield Trouble(source, None, None, UNREADABLE, words_of(error))
+        yield damage_at(source, UNREADABLE, words_of(error))
         return
     for name in names:
         yield from _copy(source / name, target / name)
@@ -35,7 +36,7 @@ def copy_tree(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> Itera
     FILES.sync_directory(target)
 
 
-def _copy(source: Path, target: Path) -> Iterator[Trouble]:
+def _copy(source: Path, target: Path) -> Iterator[Damage]:
     mode = source.lstat().st_mode
     if stat.S_ISDIR(mode):
         yield from copy_tree(source, target)
@@ -45,7 +46,7 @@ def _copy(source: Path, target: Path) -> Iterator[Trouble]:
         try:
             FILES.open(source, write=False).close()
         except (OSError, PathRefused) as error:
-            yield Trouble(source, None, None, UNREADABLE, words_of(error))
+            yield damage_at(source, UNREADABLE, words_of(error))
             return
         replace_file(FILES, target, _pieces(source))
         shutil.copystat(source, target)

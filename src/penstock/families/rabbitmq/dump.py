@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathRefused
+from penstock.families.damage import Severity, damage_row, fault_fields, words_of
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
-from penstock.families.rabbitmq.location import Location, Queue, Vhost
+from penstock.families.rabbitmq.damage import (
+    BAD_PROPERTIES,
+    REASONS,
+    UNREADABLE,
+    damage_at,
+    reason_of,
+    severity_of,
+)
+from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.families.rabbitmq.read import decode
-from penstock.families.rabbitmq.rows import message_fields, name_fields, place, trouble_row
-from penstock.families.rabbitmq.trouble import REASONS, UNREADABLE, Trouble, reason_of, words_of
+from penstock.families.rabbitmq.rows import message_fields, name_fields, place
 from penstock.families.rabbitmq.windows import (
     Scan,
     StoreWindow,
@@ -24,8 +33,7 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.families.taskflux.location import opened
-from penstock.families.taskflux.rows import Row, encode_payload
+from penstock.families.rows import Row, encode_payload
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import Kind, Piece, Status
 from penstock.formats.rabbitmq.queue_v2 import SlotStatus
@@ -42,8 +50,8 @@ _OPS: Final = {
 
 def dump(location: Location, *, progress: Progress = no_progress) -> Iterator[Row]:
     """Yield a row for everything that is stored; nothing stops it but the end."""
-    for trouble in location.troubles:
-        yield trouble_row(trouble)
+    for damage in location.found_damage:
+        yield damage_row(FAMILY, damage)
     for vhost in location.vhosts:
         for queue in vhost.queues:
             yield from _queue_rows(vhost, queue, progress)
@@ -71,9 +79,9 @@ def _read(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
     try:
         yield from rows
     except BadData as error:
-        yield trouble_row(Trouble(path, error.offset, None, "bad-header", error.reason))
+        yield damage_row(FAMILY, damage_at(path, "bad-header", error.reason, offset=error.offset))
     except (OSError, PathRefused) as error:
-        yield trouble_row(Trouble(path, None, None, UNREADABLE, words_of(error)))
+        yield damage_row(FAMILY, damage_at(path, UNREADABLE, words_of(error)))
 
 
 # --- journals and segments -----------------------------------------------------------------------
@@ -89,7 +97,8 @@ def _piece_row(path: Path, kind: str, names: Row, piece: Piece, file: File) -> R
     is_record = piece.kind is not Kind.NONE
     row = place(path, kind if is_record else "damage", piece.offset, piece.size, piece.status.word)
     if piece.status is not Status.OK:
-        row["reason"] = reason_of(piece.status)
+        severity = severity_of(piece.status.word, piece.offset)
+        row |= fault_fields(reason_of(piece.status), severity)
     row |= names
     if not is_record:
         return row
@@ -111,16 +120,16 @@ def _piece_row(path: Path, kind: str, names: Row, piece: Piece, file: File) -> R
 def _add_message(row: Row, data: bytes) -> None:
     """Add what a message says to its row; if it is none, its bytes as they are."""
 
-    def tell(status: str, reason: str) -> None:
-        row["status"], row["reason"] = status, reason
+    def report(status: str, reason: str) -> None:
+        row.update({"status": status} | fault_fields(reason, Severity.LOST))
 
-    message = decode(data, tell)
+    message = decode(data, report)
     if message is None:
         row["raw"] = encode_payload(data)
         return
     fields, reason = message_fields(message)
     if reason is not None:
-        tell("bad-properties", reason)
+        report(BAD_PROPERTIES, reason)
     row |= fields
 
 
@@ -141,7 +150,10 @@ def _window_rows(path: Path, window: StoreWindow) -> Iterator[Row]:
         kind = "message" if length else "damage"
         row = place(path, kind, window.base + offset, size, status.word)
         if status is not message_store.Status.OK:
-            row["reason"] = reason_of(status)
+            # Brokers from 3.13 on leave zeros in a store on purpose.
+            is_hole = status is message_store.Status.ZEROS
+            severity = Severity.HARMLESS if is_hole else Severity.LOST
+            row |= fault_fields(reason_of(status), severity)
         if length:
             head = window.data[offset : offset + head_size + length].tobytes()
             row["message_id"] = head[head_size - 16 : head_size].hex()
@@ -160,7 +172,8 @@ def _slot_rows(path: Path, names: Row, progress: Progress) -> Iterator[Row]:
             kind = "slot" if is_slot else "damage"
             row = place(path, kind, slot.offset, slot.size, slot.status.word)
             if not is_slot:
-                row["reason"] = reason_of(slot.status)
+                severity = severity_of(slot.status.word, slot.offset)
+                row |= fault_fields(reason_of(slot.status), severity)
             row |= names | {"seq": slot.sequence}
             yield row | _slot_fields(slot) if is_slot else row
 
@@ -187,7 +200,7 @@ def _own_store_rows(path: Path, names: Row, progress: Progress) -> Iterator[Row]
             kind = "message" if message else "damage"
             row = place(path, kind, record.offset, record.size, record.status.word)
             if not is_whole:
-                row["reason"] = REASONS[record.status.word]
+                row |= fault_fields(REASONS[record.status.word], Severity.LOST)
             row |= names
             if is_whole:
                 _add_message(row, message)

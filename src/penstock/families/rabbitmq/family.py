@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidValue
+from penstock.families.damage import Damage, is_damage
 from penstock.families.description import Source, left_out_words
-from penstock.families.family import Outcome, Row, Sending, Split
+from penstock.families.family import Outcome, Sending, Split
 from penstock.families.filters import Filters
 from penstock.families.follow import Follower
 from penstock.families.option import FILES, Kind, Operation, Option, Values
@@ -30,7 +31,7 @@ from penstock.families.rabbitmq.location import FAMILY as NAME
 from penstock.families.rabbitmq.location import Location, is_rabbitmq, resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.rows import other_row
-from penstock.families.rabbitmq.trouble import Trouble
+from penstock.families.rows import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,8 +163,7 @@ class RabbitMQFiles:
         from penstock.families.rabbitmq.dump import dump
 
         for row in dump(self._location, progress=progress):
-            is_whole = row["status"] == "ok" or bool(row.get("harmless"))
-            outcome.is_damaged = outcome.is_damaged or not is_whole
+            outcome.is_damaged = outcome.is_damaged or is_damage(row)
             yield row
         others = self._leave_out(outcome)
         outcome.is_damaged = outcome.is_damaged or bool(others)
@@ -177,7 +177,7 @@ class RabbitMQFiles:
         yield from tasks(
             self._location,
             selection.wanted,
-            tell=damage.add,
+            report=damage.add,
             vhost=selection.vhost,
             queue=selection.queue,
             progress=progress,
@@ -190,10 +190,9 @@ class RabbitMQFiles:
 
         summary = Summary()
         yield from verify(self._location, progress=progress, summary=summary)
-        outcome.is_damaged = summary.damaged > 0
+        outcome.is_damaged = summary.damage.damaged > 0
         held = f"{summary.messages} messages in {len(summary.queues)} queues, {summary.lost} lost"
-        places = f"{summary.damaged} damaged places, {summary.harmless} harmless ones"
-        outcome.words.append(f"{held}, {places}")
+        outcome.words.append(f"{held}, {summary.damage.words}")
         yield from self._leave_out(outcome)
 
     def repair(
@@ -228,7 +227,9 @@ class RabbitMQFiles:
         variant = variant_of(to, TITLE)
         selection = selection_of(values, now_us())
         damage = _Damage()
-        done = convert(self._location, variant, out, selection, tell=damage.add, progress=progress)
+        done = convert(
+            self._location, variant, out, selection, report=damage.add, progress=progress
+        )
         self._judge(outcome, damage, done.left)
         row = written(variant, out, done.entries, None, done.queues, done.tasks)
         left = {f"left_{name}": count for name, count in asdict(done.left).items()}
@@ -263,11 +264,11 @@ class RabbitMQFiles:
         progress: Progress,
     ) -> Iterator[Sending]:
         damage = _Damage()
-        for trouble in self._location.troubles:
-            damage.add(trouble)
+        for found in self._location.found_damage:
+            damage.add(found)
         total = Left()
         for queue, requests, left in read_requests(
-            targets, selection, tell=damage.add, producer=producer, progress=progress
+            targets, selection, report=damage.add, producer=producer, progress=progress
         ):
             yield Sending(queue=queue, requests=requests, left=left, owner=f"queue {queue!r}")
             total.add(left)
@@ -322,8 +323,8 @@ class _Damage:
     def __init__(self) -> None:
         self.count = 0
 
-    def add(self, trouble: Trouble) -> None:
-        self.count += trouble.is_damage and trouble.status != TOO_LARGE
+    def add(self, damage: Damage) -> None:
+        self.count += not damage.is_harmless and damage.status != TOO_LARGE
 
 
 def selection_of(values: Values, as_of_us: int) -> Selection:

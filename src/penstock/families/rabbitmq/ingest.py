@@ -18,11 +18,12 @@ from typing import Final, NamedTuple
 from penstock.client.batches import BATCH_SIZE_MAX
 from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
+from penstock.families.damage import Damage, Report, ignore
 from penstock.families.description import NAMED_MAX
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.open_files import OpenFiles
-from penstock.families.rabbitmq.queue_index import Embedded
+from penstock.families.rabbitmq.queue_index import Embedded, message_damage
 from penstock.families.rabbitmq.read import (
     Bodies,
     Count,
@@ -32,7 +33,6 @@ from penstock.families.rabbitmq.read import (
     read_queue,
 )
 from penstock.families.rabbitmq.rows import envelope_of, is_asked_for, vhost_name
-from penstock.families.rabbitmq.trouble import Tell, Trouble, ignore
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.model import RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
@@ -160,7 +160,7 @@ def last_write_us(location: Location) -> int:
     lent = [path for vhost in location.vhosts for path in (*vhost.persistent, *vhost.transient)]
     written = [0]
     for path in (*location.files, *lent):
-        with suppress(OSError):  # it went away, or may not be looked at: reading tells
+        with suppress(OSError):  # it went away, or may not be looked at: its reader reports that
             written.append(path.stat().st_mtime_ns // 1000)
     return max(written)
 
@@ -178,64 +178,68 @@ def read_tasks(
     targets: list[Target],
     selection: Selection,
     *,
-    tell: Tell,
+    report: Report,
     progress: Progress = no_progress,
 ) -> Iterator[tuple[QueueName, Iterator[NewTask], Left]]:
     """Yield each target's name, its tasks in order, and what was left out once they are used up.
 
     The tasks of one must be used up before the next.
     """
-    for target, found, left in _read(targets, selection.wanted, tell, progress):
-        tasks = (_task(target, held, selection, left, tell) for held in found)
+    for target, found, left in _read(targets, selection.wanted, report, progress):
+        tasks = (_task(target, held, selection, left, report) for held in found)
         yield target.name, (task for task in tasks if task is not None), left
 
 
 def _read(
-    targets: list[Target], wanted: Wanted, tell: Tell, progress: Progress
+    targets: list[Target], wanted: Wanted, report: Report, progress: Progress
 ) -> Iterator[tuple[Target, Iterator[Held], Left]]:
     for _, of_vhost in groupby(targets, key=lambda target: target.vhost.path):
         same = list(of_vhost)
         with OpenFiles() as files:
-            # What is wrong in a store matters only if a message is missing, which is told then.
-            bodies = Bodies(vhost=same[0].vhost, files=files, tell=ignore, progress=progress)
+            # Damage in a store matters only if a message is missing, which is reported then.
+            bodies = Bodies(vhost=same[0].vhost, files=files, report=ignore, progress=progress)
             for target in same:
                 left = Left()
-                yield target, _messages(target, bodies, wanted, left, tell, progress), left
+                yield target, _messages(target, bodies, wanted, left, report, progress), left
 
 
 def _messages(
-    target: Target, bodies: Bodies, wanted: Wanted, left: Left, tell: Tell, progress: Progress
+    target: Target, bodies: Bodies, wanted: Wanted, left: Left, report: Report, progress: Progress
 ) -> Iterator[Held]:
     count = Count()
-    yield from read_queue(target.queue, bodies, wanted, tell=tell, count=count, progress=progress)
+    yield from read_queue(
+        target.queue, bodies, wanted, report=report, count=count, progress=progress
+    )
     left.transient += count.transient
     left.expired += count.expired
     left.lost += count.lost
 
 
 def _task(
-    target: Target, held: Held, selection: Selection, left: Left, tell: Tell
+    target: Target, held: Held, selection: Selection, left: Left, report: Report
 ) -> NewTask | None:
-    """Return a message as a task; tell if it is too large for one."""
+    """Return a message as a task; report one that is too large."""
     if selection.with_envelope:
-        payload = _enveloped(target, held, tell)
+        payload = _enveloped(target, held, report)
     else:
         payload = held.message.content.body
-    return _task_of(target, held, payload, left, tell)
+    return _task_of(target, held, payload, left, report)
 
 
-def _task_of(target: Target, held: Held, payload: bytes, left: Left, tell: Tell) -> NewTask | None:
+def _task_of(
+    target: Target, held: Held, payload: bytes, left: Left, report: Report
+) -> NewTask | None:
     indexed = held.indexed
     if len(payload) <= PAYLOAD_SIZE_MAX:
         return NewTask(indexed.sequence, -target.queue.priority, payload)
     left.too_large += 1
     reason = f"a payload of {len(payload)} bytes; a node takes at most {PAYLOAD_SIZE_MAX}"
-    tell(Trouble(indexed.path, indexed.offset, None, TOO_LARGE, reason, indexed.sequence))
+    report(message_damage(indexed, TOO_LARGE, reason))
     return None
 
 
-def _enveloped(target: Target, held: Held, tell: Tell) -> bytes:
-    envelope = envelope_of(target.vhost, target.queue, held, tell)
+def _enveloped(target: Target, held: Held, report: Report) -> bytes:
+    envelope = envelope_of(target.vhost, target.queue, held, report)
     return encode_envelope(envelope, *held.message.content.fragments)
 
 
@@ -246,7 +250,7 @@ def read_requests(
     targets: list[Target],
     selection: Selection,
     *,
-    tell: Tell,
+    report: Report,
     producer: str | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[tuple[QueueName, Iterator[Enqueue], Left]]:
@@ -257,13 +261,13 @@ def read_requests(
     is not the one of an earlier run holds fewer tasks or more, which the node notices.
     """
     everything = Wanted(as_of_us=0, transient=True, expired=True)
-    for target, found, left in _read(targets, everything, tell, progress):
+    for target, found, left in _read(targets, everything, report, progress):
         first = next(found, None)
         requests: Iterator[Enqueue] = iter(())
         if first is not None:
             name = producer_id(_producer_name(target, first, producer))
             parts = _parts(target, chain([first], found))
-            requests = _requests(target, name, parts, selection, left, tell)
+            requests = _requests(target, name, parts, selection, left, report)
         yield target.name, requests, left
 
 
@@ -285,11 +289,11 @@ def _producer_name(target: Target, first: Held, producer: str | None) -> str:
 
 
 class _Wrapped(NamedTuple):
-    """A message in its envelope, and what was odd about it."""
+    """A message in its envelope, and its damage."""
 
     held: Held
     payload: bytes
-    troubles: list[Trouble]
+    found_damage: list[Damage]
 
 
 Part = tuple[int, list[_Wrapped]]
@@ -302,14 +306,14 @@ def _parts(target: Target, found: Iterator[Held]) -> Iterator[Part]:
     part: list[_Wrapped] = []
     for held in found:
         first = held.indexed.sequence // RANGE * RANGE
-        troubles: list[Trouble] = []
-        payload = _enveloped(target, held, troubles.append)
+        found_damage: list[Damage] = []
+        payload = _enveloped(target, held, found_damage.append)
         if first > number or size + len(payload) > BATCH_SIZE_MAX:
             if part:
                 yield number, part
             # A range has no more parts than sequence numbers, so those of the next one come behind them.
             number, part, size = max(first, number + 1), [], 0
-        part.append(_Wrapped(held, payload, troubles))
+        part.append(_Wrapped(held, payload, found_damage))
         size += len(payload)
     if part:
         yield number, part
@@ -321,19 +325,19 @@ def _requests(
     parts: Iterator[Part],
     selection: Selection,
     left: Left,
-    tell: Tell,
+    report: Report,
 ) -> Iterator[Enqueue]:
     for number, part in parts:
         payloads = []
-        for held, payload, troubles in part:
+        for held, payload, found_damage in part:
             if not _is_kept(held, selection.wanted, left):
                 continue
             if selection.with_envelope:
-                for trouble in troubles:
-                    tell(trouble)
+                for damage in found_damage:
+                    report(damage)
             else:
                 payload = held.message.content.body
-            task = _task_of(target, held, payload, left, tell)
+            task = _task_of(target, held, payload, left, report)
             if task is not None:
                 payloads.append(task.payload)
         if payloads:

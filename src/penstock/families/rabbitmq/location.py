@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
+from penstock.families.damage import Damage, words_of
+from penstock.families.files import FILES
+from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
 from penstock.families.rabbitmq.other_queues import OtherQueue, find_other_queues
-from penstock.families.rabbitmq.trouble import UNREADABLE, Trouble, words_of
 from penstock.families.rabbitmq.windows import begins_with_record
-from penstock.families.taskflux.location import FILES
 from penstock.formats.rabbitmq import message_store, queue_v2, segment
 from penstock.formats.rabbitmq.names import (
     ENTRY_COUNT_DEFAULT,
@@ -87,7 +88,7 @@ class Location:
     kind: str  # node, vhost, queue, store, or journal, segment, index, queue-store, store-file
     vhosts: tuple[Vhost, ...]
     lends_stores: bool = False
-    troubles: tuple[Trouble, ...] = ()  # met on the way: names and settings that cannot be read
+    found_damage: tuple[Damage, ...] = ()  # met on the way: names and settings that cannot be read
     others: tuple[OtherQueue, ...] = ()  # quorum queues and streams, which are not read
 
     @property
@@ -158,23 +159,23 @@ def _is_store(path: Path) -> bool:
 
 
 def _resolve_directory(path: Path) -> Location | None:
-    troubles: list[Trouble] = []
+    found_damage: list[Damage] = []
     lends_stores = False
     others: tuple[OtherQueue, ...] = ()
     if _is_node(path):
         kind, inside, others = "node", path / _VHOSTS, find_other_queues(path)
         found = [
-            _vhost(inside / name, troubles)
+            _vhost(inside / name, found_damage)
             for name in FILES.names(inside)
             if (inside / name).is_dir()
         ]
         vhosts = tuple(sorted(found, key=lambda vhost: (vhost.name or b"", vhost.path.name)))
     elif _is_vhost(path):
-        kind, vhosts = "vhost", (_vhost(path, troubles),)
+        kind, vhosts = "vhost", (_vhost(path, found_damage),)
     elif _is_queue(path):
         kind, lends_stores = "queue", True
-        around = _around(path, troubles)
-        vhosts = (replace(around, queues=(_queue(path, troubles),)),)
+        around = _around(path, found_damage)
+        vhosts = (replace(around, queues=(_queue(path, found_damage),)),)
     elif _is_store(path):
         kind = "store"
         vhosts = (Vhost(path=path, name=None, persistent=_store_files(path)),)
@@ -185,28 +186,30 @@ def _resolve_directory(path: Path) -> Location | None:
         kind=kind,
         vhosts=vhosts,
         lends_stores=lends_stores,
-        troubles=tuple(troubles),
+        found_damage=tuple(found_damage),
         others=others,
     )
 
 
-def _vhost(path: Path, troubles: list[Trouble]) -> Vhost:
+def _vhost(path: Path, found_damage: list[Damage]) -> Vhost:
     inside = path / "queues"
     names = FILES.names(inside) if inside.is_dir() else []
-    queues = [_queue(inside / name, troubles) for name in names if (inside / name).is_dir()]
+    queues = [_queue(inside / name, found_damage) for name in names if (inside / name).is_dir()]
     queues.sort(key=lambda queue: (queue.label, -queue.priority, queue.path.name))
-    return replace(_around_vhost(path, troubles), queues=tuple(queues))
+    return replace(_around_vhost(path, found_damage), queues=tuple(queues))
 
 
-def _around_vhost(path: Path, troubles: list[Trouble]) -> Vhost:
+def _around_vhost(path: Path, found_damage: list[Damage]) -> Vhost:
     """Return a vhost without its queues."""
-    name = _read_small(path / ".vhost", troubles)
+    name = _read_small(path / ".vhost", found_damage)
     entry_count = ENTRY_COUNT_DEFAULT
-    config = _read_small(path / ".config", troubles)
+    config = _read_small(path / ".config", found_damage)
     try:
         entry_count = entry_count if config is None else decode_config(config)
     except BadData as error:
-        troubles.append(Trouble(path / ".config", error.offset, None, "bad-config", error.reason))
+        found_damage.append(
+            damage_at(path / ".config", "bad-config", error.reason, offset=error.offset)
+        )
     return Vhost(
         path=path,
         name=name,
@@ -216,12 +219,12 @@ def _around_vhost(path: Path, troubles: list[Trouble]) -> Vhost:
     )
 
 
-def _around(queue: Path, troubles: list[Trouble]) -> Vhost:
+def _around(queue: Path, found_damage: list[Damage]) -> Vhost:
     """Return the vhost that a queue's directory stands in, or one that only holds the queue."""
     queue = queue.absolute()
     vhost = queue.parent.parent
     if queue.parent.name == "queues" and _is_vhost(vhost):
-        return _around_vhost(vhost, troubles)
+        return _around_vhost(vhost, found_damage)
     return Vhost(path=queue, name=None)
 
 
@@ -235,11 +238,11 @@ def _store_files(path: Path) -> tuple[Path, ...]:
     return tuple(path / name for _, name in sorted(found))
 
 
-def _queue(path: Path, troubles: list[Trouble]) -> Queue:
+def _queue(path: Path, found_damage: list[Damage]) -> Queue:
     names = FILES.names(path)
     return Queue(
         path=path,
-        name=_queue_name(path, troubles),
+        name=_queue_name(path, found_damage),
         journal=path / JOURNAL if JOURNAL in names else None,
         segments=tuple(_by_number(path, names, segment.SUFFIX)),
         indexes=tuple(_by_number(path, names, queue_v2.INDEX_SUFFIX)),
@@ -247,13 +250,13 @@ def _queue(path: Path, troubles: list[Trouble]) -> Queue:
     )
 
 
-def _queue_name(path: Path, troubles: list[Trouble]) -> StoredQueue | None:
+def _queue_name(path: Path, found_damage: list[Damage]) -> StoredQueue | None:
     file = path / ".queue_name"
-    data = _read_small(file, troubles)
+    data = _read_small(file, found_damage)
     try:
         return None if data is None else decode_queue_name(data, directory=path.absolute().name)
     except BadData as error:
-        troubles.append(Trouble(file, error.offset, None, "bad-queue-name", error.reason))
+        found_damage.append(damage_at(file, "bad-queue-name", error.reason, offset=error.offset))
         return None
 
 
@@ -268,12 +271,12 @@ def _numbered(name: str, suffix: str) -> int | None:
     return segment.parse_segment_name(name.removesuffix(suffix) + segment.SUFFIX)
 
 
-def _read_small(path: Path, troubles: list[Trouble]) -> bytes | None:
+def _read_small(path: Path, found_damage: list[Damage]) -> bytes | None:
     """Return a small file, or ``None`` if it is not there or cannot be read."""
     try:
         return read_whole(FILES, path, size_max=SMALL_FILE_MAX)
     except (OSError, PathRefused) as error:
-        troubles.append(Trouble(path, None, None, UNREADABLE, words_of(error)))
+        found_damage.append(damage_at(path, UNREADABLE, words_of(error)))
         return None
 
 
@@ -281,7 +284,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # a file that went away, or may not be looked at: reading tells
+        return 0  # a file that went away, or may not be looked at: its reader reports that
 
 
 # --- single files --------------------------------------------------------------------------------
@@ -301,8 +304,8 @@ def _resolve_file(path: Path) -> Location:
     if kind == "store-file":
         vhost = Vhost(path=path.parent, name=None, persistent=(path,))
         return Location(path=path, kind=kind, vhosts=(vhost,))
-    troubles: list[Trouble] = []
-    alone = Queue(path=path.parent, name=_queue_name(path.parent, troubles))
+    found_damage: list[Damage] = []
+    alone = Queue(path=path.parent, name=_queue_name(path.parent, found_damage))
     number = _number_of(path)
     match kind:
         case "journal":
@@ -313,9 +316,9 @@ def _resolve_file(path: Path) -> Location:
             queue = replace(alone, indexes=((number, path),))
         case _:
             queue = replace(alone, stores=((number, path),))
-    vhosts = (replace(_around(path.parent, troubles), queues=(queue,)),)
+    vhosts = (replace(_around(path.parent, found_damage), queues=(queue,)),)
     return Location(
-        path=path, kind=kind, vhosts=vhosts, lends_stores=True, troubles=tuple(troubles)
+        path=path, kind=kind, vhosts=vhosts, lends_stores=True, found_damage=tuple(found_damage)
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PathRefused
-from penstock.families.taskflux.location import FILES
+from penstock.families.files import FILES
 from penstock.formats.rabbitmq.metadata import (
     QueueKey,
     QueueRecord,
@@ -114,7 +114,7 @@ def _directories(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> bytes:
-    """Return a metadata file; nothing if it is missing or cannot be read, for then the directories tell."""
+    """Return a metadata file; nothing if it is missing or cannot be read, for then the directories report."""
     try:
         return read_whole(FILES, path, size_max=METADATA_MAX) or b""
     except (OSError, PathRefused):

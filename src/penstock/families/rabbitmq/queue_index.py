@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
+from penstock.families.damage import Damage, Report, words_of
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.location import Queue
 from penstock.families.rabbitmq.plausible import (
     BAD_ACK,
@@ -29,14 +32,6 @@ from penstock.families.rabbitmq.plausible import (
     is_plausible_expiry,
     sequence_reason,
 )
-from penstock.families.rabbitmq.trouble import (
-    REASONS,
-    UNREADABLE,
-    Tell,
-    Trouble,
-    reason_of,
-    words_of,
-)
 from penstock.families.rabbitmq.windows import (
     ScanColumns,
     scan_index_columns,
@@ -45,7 +40,6 @@ from penstock.families.rabbitmq.windows import (
     segment_scan,
     segment_scan_columns,
 )
-from penstock.families.taskflux.location import opened
 from penstock.formats.rabbitmq import journal, queue_v2
 from penstock.formats.rabbitmq.journal import Kind, Piece
 from penstock.formats.rabbitmq.merge import Anomaly, Entry, Finding, merge
@@ -110,17 +104,22 @@ class Indexed(NamedTuple):
     body: Embedded | Shared | Own | Nowhere
 
 
+def message_damage(indexed: Indexed, status: str, reason: str) -> Damage:
+    """Return a damage of a message, at the record that names it."""
+    return damage_at(indexed.path, status, reason, offset=indexed.offset, sequence=indexed.sequence)
+
+
 def read_index(
-    queue: Queue, *, entry_count: int, tell: Tell, progress: Progress = no_progress
+    queue: Queue, *, entry_count: int, report: Report, progress: Progress = no_progress
 ) -> Iterator[Indexed]:
     """Yield the messages of a queue in its order, acked ones that are still on record included."""
-    old = _read_version_1(queue, entry_count, tell, progress)
+    old = _read_version_1(queue, entry_count, report, progress)
     if not queue.indexes:
         yield from old
         return
     last = -1
     # Of two with one number that of version 1 comes first, and the other is the same message.
-    new = _read_version_2(queue, tell, progress)
+    new = _read_version_2(queue, report, progress)
     for found in merge_sorted(old, new, key=lambda indexed: indexed.sequence):
         if found.sequence != last:
             yield found
@@ -131,45 +130,44 @@ def read_index(
 
 
 def _read_version_1(
-    queue: Queue, entry_count: int, tell: Tell, progress: Progress
+    queue: Queue, entry_count: int, report: Report, progress: Progress
 ) -> Iterator[Indexed]:
-    journaled = _journal_by_segment(queue, entry_count, tell, progress)
+    journaled = _journal_by_segment(queue, entry_count, report, progress)
     paths = dict(queue.segments)
     end_us = expiry_end_us()
     for number in sorted(journaled.keys() | paths.keys()):
-        pieces = _segment_pieces(paths.get(number), number, entry_count, tell, progress)
+        pieces = _segment_pieces(paths.get(number), number, entry_count, report, progress)
         merged = merge(journaled.pop(number, []), {number: pieces})
         for finding in merged.findings:
-            tell(_trouble(queue, paths, finding))
-        # What is odd about a segment is told before its messages, in columns too.
+            report(_damage(queue, paths, finding))
+        # The damage of a segment is reported before its messages, in columns too.
         yield from [
-            _judged(_indexed(queue, paths, entry), tell, end_us) for entry in merged.entries
+            _judged(_indexed(queue, paths, entry), report, end_us) for entry in merged.entries
         ]
 
 
-def _judged(indexed: Indexed, tell: Tell, end_us: int) -> Indexed:
-    """Return a message without an expiry that cannot be; tell that, and a sequence number that cannot be."""
+def _judged(indexed: Indexed, report: Report, end_us: int) -> Indexed:
+    """Return a message without an expiry that cannot be; report it, and a sequence number that cannot be."""
     if indexed.is_acked:
         return indexed
-    for trouble in _implausible(indexed, end_us):
-        tell(trouble)
-        if trouble.status == BAD_EXPIRY:
+    for damage in _implausible(indexed, end_us):
+        report(damage)
+        if damage.status == BAD_EXPIRY:
             indexed = indexed._replace(expiry_us=0)
     return indexed
 
 
-def _implausible(indexed: Indexed, end_us: int) -> Iterator[Trouble]:
-    place = (indexed.path, indexed.offset, None)
+def _implausible(indexed: Indexed, end_us: int) -> Iterator[Damage]:
     if not is_plausible_expiry(indexed.expiry_us, end_us):
         reason = expiry_reason(indexed.expiry_us)
-        yield Trouble(*place, BAD_EXPIRY, reason, indexed.sequence)
+        yield message_damage(indexed, BAD_EXPIRY, reason)
     if indexed.sequence >= SEQUENCE_BELIEVED:
         reason = sequence_reason(indexed.sequence)
-        yield Trouble(*place, BAD_SEQUENCE, reason, indexed.sequence)
+        yield message_damage(indexed, BAD_SEQUENCE, reason)
 
 
 def _journal_by_segment(
-    queue: Queue, entry_count: int, tell: Tell, progress: Progress
+    queue: Queue, entry_count: int, report: Report, progress: Progress
 ) -> dict[int, list[Piece]]:
     """Return the journal's records by segment; brokers empty a journal at 32,768 records at the latest."""
     found: dict[int, list[Piece]] = defaultdict(list)
@@ -179,42 +177,42 @@ def _journal_by_segment(
     try:
         with opened(path) as file:
             pieces = scan_index_file(file, journal.scan, progress=progress)
-            for piece in _records(path, pieces, tell):
+            for piece in _records(path, pieces, report):
                 found[piece.sequence // entry_count].append(piece)
     except (OSError, PathRefused) as error:
-        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+        report(damage_at(path, UNREADABLE, words_of(error)))
     return found
 
 
 def _segment_pieces(
-    path: Path | None, number: int, entry_count: int, tell: Tell, progress: Progress
+    path: Path | None, number: int, entry_count: int, report: Report, progress: Progress
 ) -> list[Piece]:
     if path is None:
         return []
     try:
         with opened(path) as file:
             scan = segment_scan(number, entry_count)
-            return _records(path, scan_index_file(file, scan, progress=progress), tell)
+            return _records(path, scan_index_file(file, scan, progress=progress), report)
     except (OSError, PathRefused) as error:
-        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+        report(damage_at(path, UNREADABLE, words_of(error)))
     except InvalidValue as error:
-        tell(Trouble(path, None, None, "bad-name", str(error)))
+        report(damage_at(path, "bad-name", str(error)))
     return []
 
 
-def _records(path: Path, pieces: Iterator[Piece], tell: Tell) -> list[Piece]:
-    """Return the records of a file, as many as are held; tell what else there is."""
+def _records(path: Path, pieces: Iterator[Piece], report: Report) -> list[Piece]:
+    """Return the records of a file, as many as are held; report what else there is."""
     held: list[Piece] = []
     for piece in pieces:
         if len(held) >= RECORDS_MAX and piece.kind is not Kind.NONE:
-            tell(_too_many(path, piece.offset))
+            report(_too_many(path, piece.offset))
             break
         held.append(piece)
-    return [held[row] for row in _believed(path, held, tell)]
+    return [held[row] for row in _believed(path, held, report)]
 
 
-def _believed(path: Path, pieces: Sequence[Piece], tell: Tell) -> list[int]:
-    """Return which pieces are records that count; tell where there are none.
+def _believed(path: Path, pieces: Sequence[Piece], report: Report) -> list[int]:
+    """Return which pieces are records that count; report where there are none.
 
     Before damage with records behind it, the delivers and acks of a segment are in doubt back to the last publish that
     its message proves: two bytes of anything may look like one, and an ack that is none would lose a message.
@@ -235,7 +233,7 @@ def _believed(path: Path, pieces: Sequence[Piece], tell: Tell) -> list[int]:
             ignored = len(believed) - doubtful - len(kept)
             reason = _gap_reason(_skipped(last, piece, pieces[row + 1]), ignored)
             believed[doubtful:] = kept
-        tell(Trouble(path, piece.offset, piece.size, piece.status.word, reason))
+        report(damage_at(path, piece.status.word, reason, offset=piece.offset, size=piece.size))
     return believed
 
 
@@ -261,19 +259,19 @@ def _gap_reason(skipped: int | None, ignored: int) -> str:
     return reason
 
 
-def _too_many(path: Path, offset: int) -> Trouble:
+def _too_many(path: Path, offset: int) -> Damage:
     reason = f"more than {RECORDS_MAX} records; those from here on are not read"
-    return Trouble(path, offset, None, "too-many", reason)
+    return damage_at(path, "too-many", reason, offset=offset)
 
 
-def _trouble(queue: Queue, segments: dict[int, Path], finding: Finding) -> Trouble:
+def _damage(queue: Queue, segments: dict[int, Path], finding: Finding) -> Damage:
     path = _path(queue, segments, finding.place.segment)
     word, sequence = finding.anomaly.word, finding.sequence
     reason = REASONS[word]
     is_orphan = finding.anomaly is Anomaly.ORPHAN
     if is_orphan and sequence is not None and sequence >= SEQUENCE_BELIEVED:
         word, reason = BAD_ACK, sequence_reason(sequence)
-    return Trouble(path, finding.place.offset, None, word, reason, sequence)
+    return damage_at(path, word, reason, offset=finding.place.offset, sequence=sequence)
 
 
 def _path(queue: Queue, segments: dict[int, Path], segment: int | None) -> Path:
@@ -304,12 +302,12 @@ def _indexed(queue: Queue, segments: dict[int, Path], entry: Entry) -> Indexed:
 
 
 class IndexPart(NamedTuple):
-    """What a segment and the journal's records of it add up to, and what is odd about the two."""
+    """What a segment and the journal's records of it add up to, and the damage of the two."""
 
     entries: EntryColumns
     segment: Path | None
     journal: Path | None
-    troubles: list[Trouble]
+    found_damage: list[Damage]
 
 
 def indexed_at(entries: EntryColumns, at: int, path: Path) -> Indexed:
@@ -332,33 +330,33 @@ def indexed_at(entries: EntryColumns, at: int, path: Path) -> Indexed:
 
 
 def read_index_columns(
-    queue: Queue, *, entry_count: int, tell: Tell, progress: Progress = no_progress
+    queue: Queue, *, entry_count: int, report: Report, progress: Progress = no_progress
 ) -> Iterator[IndexPart]:
     """Yield what ``read_index`` yields of a queue of version 1, segment by segment.
 
-    What is odd about the journal itself is told at once, all else with its part. Raises ``DependencyMissing``.
+    The damage of the journal itself is reported at once, all else with its part. Raises ``DependencyMissing``.
     """
-    records = _record_columns(queue.journal, journal.scan_journal_columns, tell, progress)
+    records = _record_columns(queue.journal, journal.scan_journal_columns, report, progress)
     order, numbers, firsts = _by_segment(records, entry_count)
     end_us = expiry_end_us()
     journaled = dict(zip(numbers, pairwise([*firsts, len(order)]), strict=True))
     paths = dict(queue.segments)
     for number in sorted(journaled.keys() | paths.keys()):
-        troubles: list[Trouble] = []
+        found_damage: list[Damage] = []
         path = paths.get(number)
         scan = segment_scan_columns(number, entry_count)
-        flushed = _record_columns(path, scan, troubles.append, progress)
+        flushed = _record_columns(path, scan, found_damage.append, progress)
         first, end = journaled.get(number, (0, 0))
         entries, findings = merge_columns(
             records.take(order[first:end]), flushed, number=number, entry_count=entry_count
         )
-        troubles += [_trouble(queue, paths, finding) for finding in findings]
-        part = IndexPart(entries, path, queue.journal, troubles)
+        found_damage += [_damage(queue, paths, finding) for finding in findings]
+        part = IndexPart(entries, path, queue.journal, found_damage)
         yield _judged_columns(part, end_us)
 
 
 def _judged_columns(part: IndexPart, end_us: int) -> IndexPart:
-    """Return what ``_judged`` returns of the messages of a part; what it tells is told with the part."""
+    """Return what ``_judged`` returns of the messages of a part; the damage is reported with the part."""
     import numpy as np
 
     entries = part.entries
@@ -370,7 +368,7 @@ def _judged_columns(part: IndexPart, end_us: int) -> IndexPart:
     for row in np.flatnonzero(is_bad).tolist():
         path = part.journal if entries.is_journaled[row] else part.segment
         assert path is not None, "a record comes from a file"
-        part.troubles.extend(_implausible(indexed_at(entries, row, path), end_us))
+        part.found_damage.extend(_implausible(indexed_at(entries, row, path), end_us))
     without = np.where(is_expiry_bad & is_bad, np.uint64(0), expiry)
     return part._replace(entries=replace(entries, expiry_us=without))
 
@@ -388,9 +386,9 @@ def _by_segment(
 
 
 def _record_columns(
-    path: Path | None, scan: ScanColumns, tell: Tell, progress: Progress
+    path: Path | None, scan: ScanColumns, report: Report, progress: Progress
 ) -> RecordColumns:
-    """Return the records of a file, as many as are held; tell what else there is."""
+    """Return the records of a file, as many as are held; report what else there is."""
     parts: list[RecordColumns] = []
     if path is None:
         return joined(parts)
@@ -403,21 +401,21 @@ def _record_columns(
                 if count > RECORDS_MAX:
                     break
     except (OSError, PathRefused) as error:
-        tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+        report(damage_at(path, UNREADABLE, words_of(error)))
     except InvalidValue as error:
-        tell(Trouble(path, None, None, "bad-name", str(error)))
-    return _only_records(path, joined(parts), tell)
+        report(damage_at(path, "bad-name", str(error)))
+    return _only_records(path, joined(parts), report)
 
 
-def _only_records(path: Path, records: RecordColumns, tell: Tell) -> RecordColumns:
-    """Return what is a record that counts; tell what is none, and where those begin that are too many."""
+def _only_records(path: Path, records: RecordColumns, report: Report) -> RecordColumns:
+    """Return what is a record that counts; report what is none, and where those begin that are too many."""
     pieces = records.pieces
     if len(records) > RECORDS_MAX and pieces.kind[RECORDS_MAX] != Kind.NONE:
-        tell(_too_many(path, int(pieces.offset[RECORDS_MAX])))
+        report(_too_many(path, int(pieces.offset[RECORDS_MAX])))
         records = records.take(slice(0, RECORDS_MAX))
     if not (records.pieces.kind == Kind.NONE).any():
         return records
-    return records.take(_rows(_believed(path, list(records.to_pieces()), tell)))
+    return records.take(_rows(_believed(path, list(records.to_pieces()), report)))
 
 
 def _rows(rows: list[int]) -> NDArray[np.int64]:
@@ -429,7 +427,7 @@ def _rows(rows: list[int]) -> NDArray[np.int64]:
 # --- version 2 -----------------------------------------------------------------------------------
 
 
-def _read_version_2(queue: Queue, tell: Tell, progress: Progress) -> Iterator[Indexed]:
+def _read_version_2(queue: Queue, report: Report, progress: Progress) -> Iterator[Indexed]:
     stores = dict(queue.stores)
     end_us = expiry_end_us()
     for number, path in queue.indexes:
@@ -440,19 +438,21 @@ def _read_version_2(queue: Queue, tell: Tell, progress: Progress) -> Iterator[In
                     if slot.status is SlotStatus.OK:
                         # Without its file it is missing, like a record that the file does not have.
                         store = stores.get(number, path.with_suffix(queue_v2.STORE_SUFFIX))
-                        yield _judged(_indexed_slot(path, store, slot), tell, end_us)
+                        yield _judged(_indexed_slot(path, store, slot), report, end_us)
                     else:
-                        tell(_bad_slot(path, slot))
+                        report(_bad_slot(path, slot))
         except BadData as error:
-            tell(Trouble(path, error.offset, None, "bad-header", error.reason))
+            report(damage_at(path, "bad-header", error.reason, offset=error.offset))
         except (OSError, PathRefused) as error:
-            tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+            report(damage_at(path, UNREADABLE, words_of(error)))
 
 
-def _bad_slot(path: Path, slot: Slot) -> Trouble:
+def _bad_slot(path: Path, slot: Slot) -> Damage:
     sequence = None if slot.status is SlotStatus.LEFTOVER else slot.sequence
     reason = reason_of(slot.status)
-    return Trouble(path, slot.offset, slot.size, slot.status.word, reason, sequence)
+    return damage_at(
+        path, slot.status.word, reason, offset=slot.offset, size=slot.size, sequence=sequence
+    )
 
 
 def _indexed_slot(path: Path, store: Path, slot: Slot) -> Indexed:

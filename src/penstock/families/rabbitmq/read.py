@@ -12,9 +12,11 @@ from typing import NamedTuple, assert_never
 
 from penstock.errors import BadData, PathRefused, UnsupportedVersion
 from penstock.families.columns import MISSING
+from penstock.families.damage import Damage, Report
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rabbitmq.damage import BAD_MESSAGE, REASONS
 from penstock.families.rabbitmq.location import Queue, Vhost
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.plausible import BAD_SIZE, size_reason
 from penstock.families.rabbitmq.queue_index import (
     Embedded,
@@ -22,10 +24,10 @@ from penstock.families.rabbitmq.queue_index import (
     Nowhere,
     Own,
     Shared,
+    message_damage,
     read_index,
 )
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
-from penstock.families.rabbitmq.trouble import BAD_MESSAGE, REASONS, Tell, Trouble
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import begins_like_message
 from penstock.formats.rabbitmq.messages import Message, decode_message
@@ -65,7 +67,7 @@ class Bodies:
 
     vhost: Vhost
     files: OpenFiles
-    tell: Tell  # what is no whole record in the stores
+    report: Report  # what is no whole record in the stores
     progress: Progress = no_progress
     _persistent: StoreMap | None = field(default=None, init=False)
     _transient: StoreMap | None = field(default=None, init=False)
@@ -73,16 +75,16 @@ class Bodies:
     @property
     def persistent(self) -> StoreMap:
         if self._persistent is None:
-            self._persistent = build_map(self.vhost.persistent, self.tell, progress=self.progress)
+            self._persistent = build_map(self.vhost.persistent, self.report, progress=self.progress)
         return self._persistent
 
     @property
     def transient(self) -> StoreMap:
         if self._transient is None:
-            self._transient = build_map(self.vhost.transient, self.tell, progress=self.progress)
+            self._transient = build_map(self.vhost.transient, self.report, progress=self.progress)
         return self._transient
 
-    def read(self, indexed: Indexed) -> bytes | Trouble:
+    def read(self, indexed: Indexed) -> bytes | Damage:
         """Return the message that an index speaks of, or why it is not there."""
         body = indexed.body
         match body:
@@ -97,20 +99,20 @@ class Bodies:
             case _ as never:
                 assert_never(never)
 
-    def _read_embedded(self, indexed: Indexed, body: Embedded) -> bytes | Trouble:
+    def _read_embedded(self, indexed: Indexed, body: Embedded) -> bytes | Damage:
         try:
             data = self.files.read(body.path, body.offset, body.length)
         except (OSError, PathRefused):
             return _missing(indexed, "the file cannot be read any more")
         return data if len(data) == body.length else _missing(indexed, "the file was cut")
 
-    def _read_shared(self, indexed: Indexed, body: Shared) -> bytes | Trouble:
+    def _read_shared(self, indexed: Indexed, body: Shared) -> bytes | Damage:
         found = self.persistent.read(body.message_id, self.files)
         if found is None and not indexed.is_persistent:
             found = self.transient.read(body.message_id, self.files)
         return _missing(indexed, REASONS[MISSING]) if found is None else found
 
-    def _read_own(self, indexed: Indexed, body: Own) -> bytes | Trouble:
+    def _read_own(self, indexed: Indexed, body: Own) -> bytes | Damage:
         slot, head_size = body.slot, queue_v2.RECORD_HEAD.size
         offset = slot.message_offset
         try:
@@ -134,8 +136,8 @@ class Bodies:
         )
 
 
-def _missing(indexed: Indexed, reason: str) -> Trouble:
-    return Trouble(indexed.path, indexed.offset, None, MISSING, reason, indexed.sequence)
+def _missing(indexed: Indexed, reason: str) -> Damage:
+    return message_damage(indexed, MISSING, reason)
 
 
 def read_queue(
@@ -143,14 +145,14 @@ def read_queue(
     bodies: Bodies,
     wanted: Wanted,
     *,
-    tell: Tell,
+    report: Report,
     count: Count | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[Held]:
-    """Yield the messages of a queue's directory in order; tell what is damaged or cannot be found."""
+    """Yield the messages of a queue's directory in order; report what is damaged or cannot be found."""
     count = Count() if count is None else count
     entry_count = bodies.vhost.entry_count
-    for indexed in read_index(queue, entry_count=entry_count, tell=tell, progress=progress):
+    for indexed in read_index(queue, entry_count=entry_count, report=report, progress=progress):
         if indexed.is_acked:
             continue
         if not indexed.is_persistent and not wanted.transient:
@@ -158,7 +160,7 @@ def read_queue(
         elif is_expired(indexed, wanted.as_of_us) and not wanted.expired:
             count.expired += 1
         else:
-            held = read_held(indexed, bodies, tell)
+            held = read_held(indexed, bodies, report)
             if held is None:
                 count.lost += indexed.is_persistent
                 count.transient += not indexed.is_persistent
@@ -179,35 +181,31 @@ def is_forgotten(held: Held) -> bool:
     return isinstance(held.indexed.body, Embedded) and not held.message.is_persistent
 
 
-def read_held(indexed: Indexed, bodies: Bodies, tell: Tell) -> Held | None:
-    """Return a message that an index knows; tell why, if it cannot be found or read."""
+def read_held(indexed: Indexed, bodies: Bodies, report: Report) -> Held | None:
+    """Return a message that an index knows; report one that cannot be found or read."""
     data = bodies.read(indexed)
-    if isinstance(data, Trouble):
+    if isinstance(data, Damage):
         # Where a transient message was is none of a restart's business: mostly it was in memory alone.
         if indexed.is_persistent:
-            tell(data)
+            report(data)
         return None
-    message = decode(data, lambda status, reason: tell(_bad(indexed, status, reason)))
+    message = decode(data, lambda status, reason: report(message_damage(indexed, status, reason)))
     if message is None:
         return None
     size = message.content.body_size
     if size != indexed.body_size:
-        tell(_bad(indexed, BAD_SIZE, size_reason(indexed.body_size, size)))
+        report(message_damage(indexed, BAD_SIZE, size_reason(indexed.body_size, size)))
     return Held(indexed, message)
 
 
-def _bad(indexed: Indexed, status: str, reason: str) -> Trouble:
-    return Trouble(indexed.path, indexed.offset, None, status, reason, indexed.sequence)
-
-
-def decode(data: bytes, tell: Callable[[str, str], None]) -> Message | None:
-    """Return the message in a term; tell status and reason if it is none."""
+def decode(data: bytes, report: Callable[[str, str], None]) -> Message | None:
+    """Return the message in a term; report status and reason if it is none."""
     try:
         return decode_message(data)
     except UnsupportedVersion as error:
-        tell("unsupported", f"{error.reason}: {error.found}")
+        report("unsupported", f"{error.reason}: {error.found}")
     except BadData as error:
-        # A message that does not even begin like one was told by whoever scanned the record.
+        # A message that does not even begin like one was reported by the scan of the record.
         if begins_like_message(data, 0, len(data)):
-            tell(BAD_MESSAGE, error.reason)
+            report(BAD_MESSAGE, error.reason)
     return None

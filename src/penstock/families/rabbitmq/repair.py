@@ -19,10 +19,15 @@ from typing import Final
 
 from penstock.binary import Bytes
 from penstock.errors import BadData, PathRefused
+from penstock.families.damage import Damage, Report, damage_row, ignore, words_of
+from penstock.families.files import FILES, opened
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.copying import copy_tree
+from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.ingest import home
 from penstock.families.rabbitmq.location import (
+    FAMILY,
     JOURNAL,
     MESSAGE_STORES,
     PERSISTENT,
@@ -31,7 +36,6 @@ from penstock.families.rabbitmq.location import (
     Queue,
     Vhost,
 )
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.plausible import (
     BAD_EXPIRY,
     BAD_SEQUENCE,
@@ -40,18 +44,8 @@ from penstock.families.rabbitmq.plausible import (
 )
 from penstock.families.rabbitmq.queue_index import Shared
 from penstock.families.rabbitmq.read import Bodies, Held, Wanted, decode, read_queue
-from penstock.families.rabbitmq.rows import trouble_row
-from penstock.families.rabbitmq.store_map import tell_gaps
-from penstock.families.rabbitmq.trouble import (
-    REASONS,
-    UNREADABLE,
-    Tell,
-    Trouble,
-    ignore,
-    reason_of,
-    words_of,
-)
-from penstock.families.rabbitmq.verify import own_store_troubles
+from penstock.families.rabbitmq.store_map import report_gaps
+from penstock.families.rabbitmq.verify import own_store_damage
 from penstock.families.rabbitmq.windows import (
     Scan,
     StoreWindow,
@@ -61,9 +55,8 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.families.taskflux.location import FILES, opened
+from penstock.families.rows import Row
 from penstock.families.taskflux.new_directory import whole_directory
-from penstock.families.taskflux.rows import Row
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, Publish, SequenceNumber, Status
 from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
@@ -104,19 +97,19 @@ def repair(
 ) -> Iterator[Row]:
     """Write all that is whole into ``out``; yield a row for everything that was lost or left."""
     with whole_directory(out, source=home(location)) as new:
-        for trouble in _salvage(location, new, result, progress):
-            if trouble.is_damage:
-                if trouble.status in MENDED:
-                    result.mended[trouble.status] += 1
+        for damage in _salvage(location, new, result, progress):
+            if not damage.is_harmless:
+                if damage.status in MENDED:
+                    result.mended[damage.status] += 1
                 else:
                     result.left += 1
-                yield trouble_row(trouble)
+                yield damage_row(FAMILY, damage)
 
 
 def _salvage(
     location: Location, new: Path, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
-    yield from location.troubles
+) -> Iterator[Damage]:
+    yield from location.found_damage
     match location.kind:
         case "node":
             # A broker deletes every queue that its metadata does not name, so that comes along as it is.
@@ -150,21 +143,21 @@ class _Salvage:
         self.place = place
         self.result = result
         self.progress = progress
-        self.met: list[Trouble] = []
+        self.met: list[Damage] = []
 
-    def run(self, *, judges_stores: bool) -> Iterator[Trouble]:
+    def run(self, *, judges_stores: bool) -> Iterator[Damage]:
         for name in (PERSISTENT, TRANSIENT, "queues"):
             FILES.make_directory(self.place / name)
         if self.vhost.name is not None:
             replace_file(FILES, self.place / ".vhost", [self.vhost.name])
         replace_file(FILES, self.place / ".config", [encode_config(self.vhost.entry_count)])
-        tell: Tell = self.met.append if judges_stores else ignore
+        report: Report = self.met.append if judges_stores else ignore
         with (
             OpenFiles() as files,
             closing(_Store(self.place / PERSISTENT)) as persistent,
             closing(_Store(self.place / TRANSIENT)) as transient,
         ):
-            bodies = Bodies(vhost=self.vhost, files=files, tell=tell, progress=self.progress)
+            bodies = Bodies(vhost=self.vhost, files=files, report=report, progress=self.progress)
             for queue in self.vhost.queues:
                 yield from self._queue(queue, bodies, persistent, transient)
             if judges_stores:
@@ -176,7 +169,7 @@ class _Salvage:
 
     def _queue(
         self, queue: Queue, bodies: Bodies, persistent: _Store, transient: _Store
-    ) -> Iterator[Trouble]:
+    ) -> Iterator[Damage]:
         place = self.place / "queues" / queue.path.absolute().name
         FILES.make_directory(place)
         if queue.name is not None:
@@ -184,11 +177,11 @@ class _Salvage:
             replace_file(FILES, place / ".queue_name", [stub])
         with closing(_Segments(place, self.vhost.entry_count)) as segments:
             found = read_queue(
-                queue, bodies, EVERYTHING, tell=self.met.append, progress=self.progress
+                queue, bodies, EVERYTHING, report=self.met.append, progress=self.progress
             )
             for held in found:
                 raw = bodies.read(held.indexed)
-                if isinstance(raw, Trouble):
+                if isinstance(raw, Damage):
                     self.met.append(raw)  # a broker is at work and has just removed it
                 else:
                     store = persistent if held.indexed.is_persistent else transient
@@ -197,7 +190,7 @@ class _Salvage:
             segments.finish()
         replace_file(FILES, place / JOURNAL, [])
         for _, path in queue.stores:
-            yield from own_store_troubles(path, self.progress)
+            yield from own_store_damage(path, self.progress)
         yield from self._drained()
         self._count(queue)
 
@@ -229,7 +222,7 @@ class _Salvage:
         if (queue.indexes or queue.stores) and note not in self.result.notes:
             self.result.notes.append(note)
 
-    def _drained(self) -> Iterator[Trouble]:
+    def _drained(self) -> Iterator[Damage]:
         yield from self.met
         self.met.clear()
 
@@ -343,11 +336,11 @@ class _Store:
 
 def _copy_file(
     location: Location, path: Path, target: Path, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
+) -> Iterator[Damage]:
     try:
         FILES.open(path, write=False).close()
     except (OSError, PathRefused) as error:
-        yield Trouble(path, None, None, UNREADABLE, words_of(error))
+        yield damage_at(path, UNREADABLE, words_of(error))
         return
     with opened(path) as file, closing(_NewFile(target)) as new:
         match location.kind:
@@ -368,38 +361,40 @@ def _copy_file(
 
 def _copy_records(
     file: File, path: Path, new: _NewFile, scan: Scan, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
+) -> Iterator[Damage]:
     for piece in scan_index_file(file, scan, progress=progress):
         data = b"" if piece.kind is Kind.NONE else file.read(piece.offset, piece.size)
-        trouble = _trouble(path, piece, data)
-        if trouble is None:
+        damage = _damage(path, piece, data)
+        if damage is None:
             new.write(data)
             result.records += 1
         else:
-            yield trouble
+            yield damage
 
 
-def _trouble(path: Path, piece: Piece, data: bytes) -> Trouble | None:
+def _damage(path: Path, piece: Piece, data: bytes) -> Damage | None:
     """Return why a piece is no whole record, or what is embedded in it no message; ``None`` if all is well."""
     sequence = None if piece.kind is Kind.NONE else piece.sequence
-    met: list[Trouble] = []
+    met: list[Damage] = []
 
-    def tell(status: str, reason: str) -> None:
-        met.append(Trouble(path, piece.offset, piece.size, status, reason, sequence))
+    def report(status: str, reason: str) -> None:
+        met.append(
+            damage_at(path, status, reason, offset=piece.offset, size=piece.size, sequence=sequence)
+        )
 
     if piece.status is not Status.OK:
-        tell(piece.status.word, reason_of(piece.status))
+        report(piece.status.word, reason_of(piece.status))
     elif piece.length:
-        decode(data[len(data) - piece.length :], tell)
+        decode(data[len(data) - piece.length :], report)
     return met[0] if met else None
 
 
 def _copy_store(
     file: File, path: Path, new: _NewFile, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
-    met: list[Trouble] = []
+) -> Iterator[Damage]:
+    met: list[Damage] = []
     for window in scan_store_file(file, progress=progress):
-        tell_gaps(path, window, met.append)
+        report_gaps(path, window, met.append)
         yield from met
         met.clear()
         for run in _runs(window):
@@ -424,7 +419,7 @@ def _runs(window: StoreWindow) -> Iterator[bytes]:
 
 def _copy_slots(
     file: File, path: Path, new: _NewFile, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
+) -> Iterator[Damage]:
     """Copy the slots of a version 2 index to their places; zeros stand for all others."""
     head = file.read(0, queue_v2.HEADER_SIZE)
     header = queue_v2.decode_index_header(head)
@@ -436,12 +431,19 @@ def _copy_slots(
             result.records += 1
         else:
             reason = reason_of(slot.status)
-            yield Trouble(path, slot.offset, slot.size, slot.status.word, reason, slot.sequence)
+            yield damage_at(
+                path,
+                slot.status.word,
+                reason,
+                offset=slot.offset,
+                size=slot.size,
+                sequence=slot.sequence,
+            )
 
 
 def _copy_own_store(
     file: File, path: Path, new: _NewFile, result: Repaired, progress: Progress
-) -> Iterator[Trouble]:
+) -> Iterator[Damage]:
     """Copy the records of a queue's own store, one behind the other."""
     head = file.read(0, queue_v2.HEADER_SIZE)
     queue_v2.decode_store_header(head)
@@ -452,4 +454,4 @@ def _copy_own_store(
             result.records += 1
         else:
             word = record.status.word
-            yield Trouble(path, record.offset, record.size, word, REASONS[word])
+            yield damage_at(path, word, REASONS[word], offset=record.offset, size=record.size)

@@ -1,7 +1,6 @@
-"""Rows: what the tools say of a broker's records, messages and damage, as plain dictionaries.
+"""The rows of a broker's records and messages.
 
-The names are the contract that ``tools/rows.py`` keeps for the other family. Names of vhosts, queues,
-exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``base64``.
+Names of vhosts, queues, exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``base64``.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from typing import Final, NamedTuple
 
 from penstock.binary import Bytes
 from penstock.errors import BadData
+from penstock.families.damage import Damage, Report
+from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost
 from penstock.families.rabbitmq.other_queues import OtherQueue
 from penstock.families.rabbitmq.read import Held
-from penstock.families.rabbitmq.trouble import Tell, Trouble
-from penstock.families.taskflux.rows import Row, encode_payload, place_row
+from penstock.families.rows import Row, encode_payload, place_row
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import (
@@ -30,12 +30,6 @@ from penstock.formats.rabbitmq.properties import (
 
 place: Final = partial(place_row, FAMILY)
 """Return the names that every row about a place has."""
-
-
-def trouble_row(trouble: Trouble) -> Row:
-    row = place(trouble.path, "damage", trouble.offset, trouble.size, trouble.status)
-    row["reason"] = trouble.reason
-    return row if trouble.sequence is None else row | {"seq": trouble.sequence}
 
 
 LEFT_OUT: Final = "left-out"
@@ -72,13 +66,13 @@ def name_fields(vhost: Vhost, queue: Queue) -> Row:
     }
 
 
-def envelope_of(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Envelope:
-    """Return all that is known of a message; tell if its properties cannot be read."""
+def envelope_of(vhost: Vhost, queue: Queue, held: Held, report: Report) -> Envelope:
+    """Return all that is known of a message; report properties that cannot be read."""
     indexed, message = held
     name = vhost_name(vhost, queue)
     properties, reason = _properties(message)
     if reason is not None:
-        tell(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
+        report(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
     return Envelope(
         vhost=message.vhost if name is None else name,
         queue=queue.label,
@@ -147,12 +141,12 @@ def task_fields(
     }
 
 
-def task_row(vhost: Vhost, queue: Queue, held: Held, tell: Tell) -> Row:
+def task_row(vhost: Vhost, queue: Queue, held: Held, report: Report) -> Row:
     """Return a message as a task; report properties that cannot be read."""
     indexed, message = held
     properties, reason = json_properties(message.content.stored_properties)
     if reason is not None:
-        tell(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
+        report(bad_properties(indexed.path, indexed.offset, indexed.sequence, reason))
     address = task_address(
         vhost, queue, own=message.vhost, exchange=message.exchange, keys=message.routing_keys
     )
@@ -180,8 +174,8 @@ def _block(block: bytes) -> tuple[Row | None, str | None]:
         return None, _unreadable(error)
 
 
-def bad_properties(path: Path, offset: int, sequence: int, reason: str) -> Trouble:
-    return Trouble(path, offset, None, "bad-properties", reason, sequence)
+def bad_properties(path: Path, offset: int, sequence: int, reason: str) -> Damage:
+    return damage_at(path, BAD_PROPERTIES, reason, offset=offset, sequence=sequence)
 
 
 def message_fields(message: Message) -> tuple[Row, str | None]:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import PathRefused
+from penstock.families.damage import Report, words_of
+from penstock.families.files import opened
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
-from penstock.families.rabbitmq.open_files import OpenFiles
-from penstock.families.rabbitmq.trouble import UNREADABLE, Tell, Trouble, reason_of, words_of
+from penstock.families.rabbitmq.damage import UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.windows import StoreWindow, scan_store_file
-from penstock.families.taskflux.location import opened
 from penstock.formats.rabbitmq import message_store
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, HEAD, Status
 
@@ -119,28 +120,34 @@ def read_message(place: StorePlace, message_id: bytes, files: OpenFiles) -> byte
     return data[HEAD.size : HEAD.size + piece.length]
 
 
-def build_map(files: Sequence[Path], tell: Tell, *, progress: Progress = no_progress) -> StoreMap:
-    """Return where the messages of these files are; tell what in them is no whole record."""
+def build_map(
+    files: Sequence[Path], report: Report, *, progress: Progress = no_progress
+) -> StoreMap:
+    """Return where the messages of these files are; report what in them is no whole record."""
     parts: list[StoreEntries] = []
     for number, path in enumerate(files):
         try:
             with opened(path) as file:
                 for window in scan_store_file(file, progress=progress):
-                    tell_gaps(path, window, tell)
+                    report_gaps(path, window, report)
                     parts.append(_entries(window, number))
         except (OSError, PathRefused) as error:
-            tell(Trouble(path, None, None, UNREADABLE, words_of(error)))
+            report(damage_at(path, UNREADABLE, words_of(error)))
     return StoreMap(files, _sorted(parts))
 
 
-def tell_gaps(path: Path, window: StoreWindow, tell: Tell) -> None:
-    """Tell what is no whole record; zeros are none, but brokers from 3.13 on leave them on purpose."""
+def report_gaps(path: Path, window: StoreWindow, report: Report) -> None:
+    """Report what is no whole record; zeros are none, but brokers from 3.13 on leave them on purpose."""
     pieces = window.pieces
     for at in (pieces.status > Status.OK).nonzero()[0].tolist():
         status = Status(int(pieces.status[at]))
         offset = window.base + int(pieces.offset[at])
         if status is not Status.ZEROS:
-            tell(Trouble(path, offset, int(pieces.size[at]), status.word, reason_of(status)))
+            report(
+                damage_at(
+                    path, status.word, reason_of(status), offset=offset, size=int(pieces.size[at])
+                )
+            )
 
 
 def _entries(window: StoreWindow, number: int) -> StoreEntries:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from penstock.families.damage import Report
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages
 from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.rows import (
@@ -19,8 +20,7 @@ from penstock.families.rabbitmq.rows import (
     task_address,
     task_fields,
 )
-from penstock.families.rabbitmq.trouble import Tell
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 from penstock.formats.rabbitmq.message_scan import routing_keys
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def rows_of_columns(vhost: Vhost, queue: Queue, messages: Messages, tell: Tell) -> Iterator[Row]:
+def rows_of_columns(
+    vhost: Vhost, queue: Queue, messages: Messages, report: Report
+) -> Iterator[Row]:
     """Yield the row of each message of a queue; report properties that cannot be read."""
     data, parts = messages.data.data, messages.parts
     columns = zip(
@@ -53,7 +55,7 @@ def rows_of_columns(vhost: Vhost, queue: Queue, messages: Messages, tell: Tell) 
         )
         if reason is not None:
             path = messages.paths[int(messages.path[row])]
-            tell(bad_properties(path, int(messages.offset[row]), sequence, reason))
+            report(bad_properties(path, int(messages.offset[row]), sequence, reason))
         is_delivered = None if delivered == UNKNOWN else delivered == 1
         yield task_fields(
             address,

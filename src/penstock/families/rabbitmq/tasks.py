@@ -7,15 +7,15 @@ from importlib.util import find_spec
 from typing import Final
 
 from penstock.errors import PathRefused
+from penstock.families.damage import Report, ignore
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.columns import read_columns
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.families.rabbitmq.rows import is_asked_for, task_row
 from penstock.families.rabbitmq.task_rows import rows_of_columns
-from penstock.families.rabbitmq.trouble import Tell, ignore
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 
 BULK_FROM: Final = 2**20
 """Bytes of files from which on messages are read in bulk: fewer are read sooner than the kernels are loaded."""
@@ -25,7 +25,7 @@ def tasks(
     location: Location,
     wanted: Wanted,
     *,
-    tell: Tell,
+    report: Report,
     vhost: bytes | None = None,
     queue: bytes | None = None,
     progress: Progress = no_progress,
@@ -37,13 +37,13 @@ def tasks(
     numba are installed. Raises ``PathRefused`` where there is no index.
     """
     is_bulk = location.size >= bulk_from and _has_kernels()
-    for one, each, bodies in _queues(location, tell, vhost, queue, progress):
+    for one, each, bodies in _queues(location, report, vhost, queue, progress):
         if is_bulk and not each.indexes:  # messages of version 2 are read one by one in any case
-            for messages in read_columns(each, bodies, wanted, tell=tell, progress=progress):
-                yield from rows_of_columns(one, each, messages, tell)
+            for messages in read_columns(each, bodies, wanted, report=report, progress=progress):
+                yield from rows_of_columns(one, each, messages, report)
         else:
-            for held in read_queue(each, bodies, wanted, tell=tell, progress=progress):
-                yield task_row(one, each, held, tell)
+            for held in read_queue(each, bodies, wanted, report=report, progress=progress):
+                yield task_row(one, each, held, report)
 
 
 def _has_kernels() -> bool:
@@ -52,7 +52,7 @@ def _has_kernels() -> bool:
 
 def _queues(
     location: Location,
-    tell: Tell,
+    report: Report,
     vhost: bytes | None,
     queue: bytes | None,
     progress: Progress,
@@ -63,12 +63,12 @@ def _queues(
             f"{location.path}: a store does not say which messages are still in a queue; name the queue's"
             " directory or the node's, or see all messages with 'penstock dump'"
         )
-    for trouble in location.troubles:
-        tell(trouble)
+    for damage in location.found_damage:
+        report(damage)
     for one in location.vhosts:
         with OpenFiles() as files:
-            # What is wrong in a store matters here only if a message is missing, which is told then.
-            bodies = Bodies(vhost=one, files=files, tell=ignore, progress=progress)
+            # Damage in a store matters here only if a message is missing, which is reported then.
+            bodies = Bodies(vhost=one, files=files, report=ignore, progress=progress)
             for each in one.queues:
                 if is_asked_for(one, each, vhost, queue):
                     yield one, each, bodies

@@ -1,7 +1,7 @@
-"""Everything that is odd or damaged at a location, as rows; and what was counted on the way.
+"""All damage at a location, as rows; and what was counted on the way.
 
 Each file is held to its format, and the files to each other: every message that an index knows must be
-found and must be one. A row that is ``harmless`` tells what a crash leaves behind and a restart mends.
+found and must be one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import BadData, PathRefused
+from penstock.families.damage import (
+    Damage,
+    DamageCount,
+    Report,
+    damage_row,
+    ignore,
+    is_damage,
+    words_of,
+)
+from penstock.families.files import opened
+from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rabbitmq.damage import BAD_PROPERTIES, REASONS, UNREADABLE, damage_at
 from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
-from penstock.families.rabbitmq.open_files import OpenFiles
+from penstock.families.rabbitmq.queue_index import message_damage
 from penstock.families.rabbitmq.read import Bodies, Count, Wanted, read_queue
-from penstock.families.rabbitmq.rows import message_fields, name_fields, trouble_row
-from penstock.families.rabbitmq.trouble import REASONS, UNREADABLE, Tell, Trouble, ignore, words_of
+from penstock.families.rabbitmq.rows import message_fields, name_fields
 from penstock.families.rabbitmq.windows import scan_queue_store
-from penstock.families.taskflux.location import opened
-from penstock.families.taskflux.rows import Row
+from penstock.families.rows import Row
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.properties import json_of_text
 
@@ -35,33 +45,24 @@ class Summary:
     messages: int = 0
     lost: int = 0
     stored: int = 0  # records in the stores, copies and messages that no queue holds included
-    damaged: int = 0
-    harmless: int = 0
+    damage: DamageCount = field(default_factory=DamageCount)
 
 
 def verify(
     location: Location, *, progress: Progress = no_progress, summary: Summary | None = None
 ) -> Iterator[Row]:
-    """Yield a row for each oddity; ``summary`` is filled on the way."""
+    """Yield a row for each damage; ``summary`` is filled on the way."""
     summary = Summary() if summary is None else summary
-    for trouble in _troubles(location, progress, summary):
-        row = trouble_row(trouble)
-        if trouble.is_damage:
-            summary.damaged += 1
-        else:
-            summary.harmless += 1
-            row["harmless"] = True
+    for damage in _find_damage(location, progress, summary):
+        row = damage_row(FAMILY, damage)
+        summary.damage.add(row)
         yield row
 
 
 def inspect(location: Location, *, progress: Progress = no_progress) -> Row:
-    """Return what a location is and holds; ``damage`` lists what ``verify`` finds, the harmless left out."""
+    """Return what a location is and holds; ``damage`` and ``harmless`` list what ``verify`` finds."""
     summary = Summary()
-    damage = [
-        row
-        for row in verify(location, progress=progress, summary=summary)
-        if not row.get("harmless")
-    ]
+    rows = list(verify(location, progress=progress, summary=summary))
     versions = sorted({version for queue in summary.queues for version in queue["version"]})
     return {
         "family": FAMILY,
@@ -75,46 +76,45 @@ def inspect(location: Location, *, progress: Progress = no_progress) -> Row:
         "messages": summary.messages,
         "lost": summary.lost,
         "stored": summary.stored,
-        "harmless": summary.harmless,
-        "damage": damage,
+        "harmless": [row for row in rows if not is_damage(row)],
+        "damage": [row for row in rows if is_damage(row)],
     }
 
 
-def _troubles(location: Location, progress: Progress, summary: Summary) -> Iterator[Trouble]:
-    yield from location.troubles
-    met: list[Trouble] = []
+def _find_damage(location: Location, progress: Progress, summary: Summary) -> Iterator[Damage]:
+    yield from location.found_damage
+    met: list[Damage] = []
     for vhost in location.vhosts:
         with OpenFiles() as files:
-            # Stores that are only lent are judged by whoever asks for them.
-            tell_stores: Tell = ignore if location.lends_stores else met.append
-            bodies = Bodies(vhost=vhost, files=files, tell=tell_stores, progress=progress)
+            # The damage of stores that are only lent belongs to the store's own report.
+            report_stores: Report = ignore if location.lends_stores else met.append
+            bodies = Bodies(vhost=vhost, files=files, report=report_stores, progress=progress)
             for queue in vhost.queues:
-                yield from _queue_troubles(vhost, queue, bodies, met, summary, progress)
+                yield from _queue_damage(vhost, queue, bodies, met, summary, progress)
             if not location.lends_stores:
                 summary.stored += len(bodies.persistent) + len(bodies.transient)
             yield from _drained(met)
 
 
-def _queue_troubles(
+def _queue_damage(
     vhost: Vhost,
     queue: Queue,
     bodies: Bodies,
-    met: list[Trouble],
+    met: list[Damage],
     summary: Summary,
     progress: Progress,
-) -> Iterator[Trouble]:
+) -> Iterator[Damage]:
     count = Count()
     held_messages = read_queue(
-        queue, bodies, EVERYTHING, tell=met.append, count=count, progress=progress
+        queue, bodies, EVERYTHING, report=met.append, count=count, progress=progress
     )
     for indexed, message in held_messages:
         _, reason = message_fields(message)
         if reason is not None:
-            status, sequence = "bad-properties", indexed.sequence
-            met.append(Trouble(indexed.path, indexed.offset, None, status, reason, sequence))
+            met.append(message_damage(indexed, BAD_PROPERTIES, reason))
         yield from _drained(met)
     for _, path in queue.stores:
-        yield from own_store_troubles(path, progress)
+        yield from own_store_damage(path, progress)
     yield from _drained(met)
     summary.messages += count.messages
     summary.lost += count.lost
@@ -138,7 +138,7 @@ def _versions(queue: Queue) -> list[int]:
     return found or ([] if queue.name is None else [queue.name.version])
 
 
-def own_store_troubles(path: Path, progress: Progress) -> Iterator[Trouble]:
+def own_store_damage(path: Path, progress: Progress) -> Iterator[Damage]:
     """Yield what is damaged in the store that a queue of version 2 has for itself."""
     try:
         with opened(path) as file:
@@ -146,13 +146,15 @@ def own_store_troubles(path: Path, progress: Progress) -> Iterator[Trouble]:
             for record, _ in scan_queue_store(file, progress=progress):
                 if record.status is not queue_v2.RecordStatus.OK:
                     word = record.status.word
-                    yield Trouble(path, record.offset, record.size, word, REASONS[word])
+                    yield damage_at(
+                        path, word, REASONS[word], offset=record.offset, size=record.size
+                    )
     except BadData as error:
-        yield Trouble(path, error.offset, None, "bad-header", error.reason)
+        yield damage_at(path, "bad-header", error.reason, offset=error.offset)
     except (OSError, PathRefused) as error:
-        yield Trouble(path, None, None, UNREADABLE, words_of(error))
+        yield damage_at(path, UNREADABLE, words_of(error))
 
 
-def _drained(met: list[Trouble]) -> Iterator[Trouble]:
+def _drained(met: list[Damage]) -> Iterator[Damage]:
     yield from met
     met.clear()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.binary import UINT32, Bytes
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.location import opened
 from penstock.formats.kernel import bulk
 from penstock.formats.rabbitmq import journal, message_store, proof, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadData
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.location import Target, opened
+from penstock.families.rows import Row, encode_payload
+from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.read import Misfit, survey
 from penstock.families.taskflux.rows import (
-    Row,
-    damage_row,
-    encode_payload,
+    bad_file_row,
     entry_row,
     misfit_row,
     own_fields,
@@ -37,7 +37,7 @@ def dump(target: Target, *, progress: Progress = no_progress) -> Iterator[Row]:
         try:
             yield from snapshot_rows(target.snapshot, history.snapshot, progress)
         except BadData as error:
-            yield damage_row(error, "snapshot", target.snapshot)
+            yield bad_file_row(error, "snapshot", target.snapshot)
     yield from unreadable_rows(history, ("log", "sidecar"))
     for found in history.scan():
         yield misfit_row(found) if isinstance(found, Misfit) else entry_row(history, found)

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CannotConvert, InvalidOption, PathRefused
+from penstock.families.damage import is_damage
 from penstock.families.description import Source
-from penstock.families.family import Outcome, Row, Sending, Split, queue_of, refuse_queue
+from penstock.families.family import Outcome, Sending, Split, queue_of, refuse_queue
+from penstock.families.files import FILES as STORED
 from penstock.families.filters import Filters
 from penstock.families.follow import Follower, LogFollower
 from penstock.families.option import FILES, Kind, Operation, Option, Values
 from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row, encode_payload
 from penstock.families.taskflux.location import FAMILY as NAME
-from penstock.families.taskflux.location import FILES as STORED
 from penstock.families.taskflux.location import Target, resolve
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import VARIANTS, Variant
@@ -143,14 +145,12 @@ class TaskFluxFiles:
         from penstock.families.taskflux.dump import dump
 
         for row in dump(self._target, progress=progress):
-            is_whole = row["status"] == "ok" or bool(row.get("harmless"))
-            outcome.is_damaged = outcome.is_damaged or not is_whole
+            outcome.is_damaged = outcome.is_damaged or is_damage(row)
             yield row
 
     def tasks(self, values: Values, outcome: Outcome, progress: Progress) -> Iterator[Row]:
         from penstock.families.taskflux.read import read_history
         from penstock.families.taskflux.replay import replay
-        from penstock.families.taskflux.rows import encode_payload
 
         only = queue_of(values)
         history = read_history(self._target, progress=progress)
@@ -173,17 +173,10 @@ class TaskFluxFiles:
         from penstock.families.taskflux.verify import Summary, verify
 
         summary = Summary()
-        count = harmless = 0
-        for row in verify(self._target, progress=progress, summary=summary):
-            is_harmless = bool(row.get("harmless"))
-            count, harmless = count + (not is_harmless), harmless + is_harmless
-            yield row
+        yield from verify(self._target, progress=progress, summary=summary)
         held = f"{summary.entries} entries, {summary.queues} queues, {summary.tasks} tasks"
-        places = f"{count} damaged places"
-        if harmless:
-            places += f", {harmless} harmless ones"
-        outcome.words.append(f"{held}, {places}")
-        outcome.is_damaged = count > 0
+        outcome.words.append(f"{held}, {summary.damage.words}")
+        outcome.is_damaged = summary.damage.damaged > 0
 
     def repair(
         self, out: Path, values: Values, outcome: Outcome, progress: Progress

@@ -13,11 +13,14 @@ from typing import Final
 
 from penstock.binary import checksum
 from penstock.errors import BadData, ReplayConflict
+from penstock.families.damage import Severity
+from penstock.families.files import opened
+from penstock.families.rows import Row
 from penstock.families.taskflux.applying import Applier, decode, read_notes
-from penstock.families.taskflux.location import LogFile, opened
+from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import Found, History, Misfit, restore_queues
 from penstock.families.taskflux.remains import is_whole, remains
-from penstock.families.taskflux.rows import Row, entry_row, misfit_row
+from penstock.families.taskflux.rows import entry_row, fault_row, misfit_row
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import (
     ADD,
@@ -193,7 +196,7 @@ class Fold:
             reason = f"not a delta or command: {error}"
             self._lose(found)
         if reason is not None:
-            yield entry_row(self.history, found) | {"status": "not-applied", "reason": reason}
+            yield fault_row(self.history, found, "not-applied", reason, Severity.LOST)
             return
         self.entries += 1
         self.known = self.known if found.index is None else found.index

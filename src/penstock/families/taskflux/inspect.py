@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from penstock.families.damage import is_damage
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.families.taskflux.location import FAMILY, Target
-from penstock.families.taskflux.rows import Row
 from penstock.families.taskflux.verify import Summary, verify
 from penstock.formats.taskflux.generation import Generation
 
 
 def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
-    """Return what ``target`` is and holds; ``damage`` lists what ``verify`` finds."""
+    """Return what ``target`` is and holds; ``damage`` and ``harmless`` list what ``verify`` finds."""
     summary = Summary()
     rows = list(verify(target, progress=progress, summary=summary))
     state = None if summary.metadata is None else summary.metadata.state
@@ -36,8 +37,8 @@ def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
         "tasks": summary.tasks,
         "extensions": summary.extensions,
         "notes": summary.notes,
-        "harmless": [row for row in rows if row.get("harmless")],
-        "damage": [row for row in rows if not row.get("harmless")],
+        "harmless": [row for row in rows if not is_damage(row)],
+        "damage": [row for row in rows if is_damage(row)],
     }
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
+from penstock.families.files import FILES, opened
 from penstock.formats.taskflux import metadata as metadata_format
 from penstock.formats.taskflux import snapshot as snapshot_format
 from penstock.formats.taskflux.commands import CREATE, decode_command, is_command
@@ -44,12 +44,11 @@ from penstock.storage.directory import (
     locate,
     locate_all,
 )
-from penstock.storage.files import File, Files, OsFiles, read_whole
+from penstock.storage.files import File, Files, read_whole
 from penstock.storage.log_end import find_record_in_file
 from penstock.storage.reading import scan_file
 
 FAMILY: Final = "taskflux"
-FILES: Final = OsFiles()
 
 OLD_NAMES: Final = ("raft.log", "raft.metadata", "raft.snapshot")
 
@@ -456,18 +455,6 @@ def _generation_of_metadata(path: Path) -> Generation:
 
 
 # --- reading the small files ---------------------------------------------------------------------
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[File]:
-    """Open a file to read it; damage that is found in it names it."""
-    file = FILES.open(path, write=False)
-    try:
-        yield file
-    except BadData as error:
-        raise error.located(str(path)) from None
-    finally:
-        file.close()
 
 
 def read_metadata(path: Path) -> Metadata:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert, PathRefused
-from penstock.families.taskflux.location import FILES
+from penstock.families.files import FILES
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.generation import Generation

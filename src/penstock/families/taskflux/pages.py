@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData, PathRefused, StorageFailed
-from penstock.families.taskflux.location import FILES
+from penstock.families.files import FILES
 from penstock.model import QueueName, SnapshotPoint
 from penstock.queues.replay import Queues
 from penstock.storage.paged.task_pages import DIRECTORY, TaskShelf

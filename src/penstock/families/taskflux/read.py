@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
 from penstock.families.taskflux.applying import Applier, numbers_of, read_notes
 from penstock.families.taskflux.location import (
     LogFile,
     Target,
-    opened,
     read_compaction,
     read_metadata,
     read_snapshot_header,

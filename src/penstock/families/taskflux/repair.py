@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.errors import BadData
+from penstock.families.damage import Severity, is_damage
+from penstock.families.files import opened
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.families.taskflux.applying import Applier, read_notes
 from penstock.families.taskflux.fold import Fold, Verdict, apply_delta, judge
-from penstock.families.taskflux.location import Target, opened
+from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.new_directory import NewDirectory, new_directory
 from penstock.families.taskflux.read import Found, History, restore_queues, survey
-from penstock.families.taskflux.rows import Row, damage_row, entry_row, place, unreadable_rows
+from penstock.families.taskflux.rows import bad_file_row, entry_row, row_at, unreadable_rows
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Status
 from penstock.formats.taskflux.notes import Note
@@ -55,7 +58,7 @@ def repair(
     history = replace(survey(target, progress=progress), takes_undecided=uncommitted)
     with new_directory(out, _variant(history), source=target.path) as new:
         for row in _Repair(history, new, result).run():
-            result.left += not row.get("harmless")
+            result.left += is_damage(row)
             yield row
 
 
@@ -95,14 +98,14 @@ class _Repair:
             raw = restore_queues(self.history, self.queues)
         except BadData as error:
             assert path is not None
-            yield damage_row(error, "snapshot", path)
+            yield bad_file_row(error, "snapshot", path)
             self.history = replace(self.history, snapshot=None)
             self.queues = self.history.new_queues()
         try:
             self.found = read_notes(self.queues, raw)
         except BadData as error:
             assert path is not None
-            yield damage_row(error, "snapshot", path)
+            yield bad_file_row(error, "snapshot", path)
 
     def _leave_appended(self, path: Path) -> Iterator[Row]:
         """Take a snapshot with bytes behind it for what its length and checksum prove, and yield a row for the rest."""
@@ -113,8 +116,9 @@ class _Repair:
                 return
             header = decode_header(file.read, found[0])
         self.history = replace(self.history, snapshot=header, snapshot_size=found[1])
-        row = place(path, "damage", found[1], size - found[1], Status.LEFTOVER.word)
-        yield row | {"reason": "bytes behind the end of the snapshot"}
+        reason = "bytes behind the end of the snapshot"
+        place = {"offset": found[1], "size": size - found[1]}
+        yield row_at(path, Status.LEFTOVER.word, reason, Severity.DAMAGED, **place)
 
     def _write_metadata(self) -> None:
         metadata = self.history.metadata
@@ -166,10 +170,8 @@ class _Repair:
         """Write as a snapshot what the whole entries of a log with something missing lead to."""
         path = self.history.target.snapshot
         if verdict.is_term_wrong and path is not None:
-            row = place(path, "snapshot", None, None, "disagreement")
-            yield row | {
-                "reason": "no entry is of the snapshot's term; its index and state are taken"
-            }
+            reason = "no entry is of the snapshot's term; its index and state are taken"
+            yield row_at(path, "disagreement", reason, Severity.DAMAGED, kind="snapshot")
         fold = Fold(self.history, self.queues, verdict)
         yield from fold.rows()
         self.queues, self.term = fold.queues, max(self.term, self._possible(fold.term))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayConflict
+from penstock.families.files import opened
 from penstock.families.taskflux.applying import Applier, decode
-from penstock.families.taskflux.location import LogFile, opened
+from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, Misfit, restore_snapshot
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import DELETE, decode_change

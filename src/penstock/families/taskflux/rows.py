@@ -1,20 +1,16 @@
-"""Rows: what the tools say of records, queues, tasks and damage, as plain dictionaries.
-
-A row's names are a contract: ``family``, ``kind``, ``path``, ``offset``, ``size``, ``status`` stand in
-every row about a place in a file; bytes are base64 in ``payload``.
-"""
+"""The rows of TaskFlux's records, queues, tasks and damage."""
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.binary import Bytes
 from penstock.errors import BadData
+from penstock.families.damage import Damage, Severity, damage_row, fault_fields
+from penstock.families.rows import Row, encode_payload, place_row
 from penstock.families.taskflux.location import FAMILY
 from penstock.families.taskflux.read import Found, History, Misfit
 from penstock.formats.taskflux.commands import decode_command
@@ -45,8 +41,6 @@ from penstock.model import (
     Removing,
     Returning,
 )
-
-Row = dict[str, Any]
 
 _OPS: Final[dict[type[Delta | Command], str]] = {
     AddTask: "add",
@@ -92,27 +86,33 @@ REASONS: Final = {
 }
 
 
-def encode_payload(payload: Bytes) -> str:
-    """Return bytes as our rows show them."""
-    return b2a_base64(payload, newline=False).decode("ascii")
-
-
-def place_row(
-    family: str, path: Path, kind: str, offset: int | None, size: int | None, status: str
-) -> Row:
-    """Return the names that every row about a place has, in their order."""
-    return {
-        "family": family,
-        "kind": kind,
-        "path": str(path),
-        "offset": offset,
-        "size": size,
-        "status": status,
-    }
-
+_SEVERITIES: Final = {
+    Status.STALE: Severity.HARMLESS,
+    Status.UNDECIDED: Severity.DAMAGED,
+    # The checksum proves what these entries say.
+    Status.BAD_TERM: Severity.DAMAGED,
+    Status.FALLING_TERM: Severity.DAMAGED,
+}
 
 place: Final = partial(place_row, FAMILY)
-"""The same for files of TaskFlux."""
+"""Return the names that every row about a place has."""
+
+
+def severity_of(status: Status) -> Severity:
+    """Return what a record, or a stretch of the log that is none, costs if its status is not ``OK``."""
+    return _SEVERITIES.get(status, Severity.LOST)
+
+
+def row_at(path: Path, status: str, reason: str, severity: Severity, **place: Any) -> Row:
+    """Return the row of a damage; ``place`` has further fields of ``Damage``."""
+    damage = Damage(path=path, status=status, reason=reason, severity=severity, **place)
+    return damage_row(FAMILY, damage)
+
+
+def fault_row(history: History, found: Found, status: str, reason: str, severity: Severity) -> Row:
+    """Return the row of a whole record that does not fit to the other records or files."""
+    fault = {"status": status} | fault_fields(reason, severity)
+    return entry_row(history, found) | fault
 
 
 def entry_row(history: History, found: Found) -> Row:
@@ -120,9 +120,7 @@ def entry_row(history: History, found: Found) -> Row:
     kind = "entry" if found.is_record else "damage"
     row = place(found.log.path, kind, found.offset, found.size, found.status.word)
     if found.status is not Status.OK:
-        row["reason"] = REASONS[found.status]
-    if found.status is Status.STALE:
-        row["harmless"] = True
+        row |= fault_fields(REASONS[found.status], severity_of(found.status))
     row |= {"index": found.index, "term": found.term or None}
     if not found.is_record:
         return row
@@ -131,7 +129,7 @@ def entry_row(history: History, found: Found) -> Row:
         row |= change_fields(found.payload, found.log.layout.contents)
     except BadData as error:
         if found.status is Status.OK:
-            row["status"], row["reason"] = "bad-delta", str(error)
+            row |= {"status": "bad-delta"} | fault_fields(str(error), Severity.LOST)
         row |= {"op": None, "payload": encode_payload(found.payload)}
     return row
 
@@ -194,19 +192,22 @@ def policy_fields(policy: Policy) -> Row:
 
 def misfit_row(misfit: Misfit) -> Row:
     """Return the row of entries that stand in no file, or in two."""
-    row = place(misfit.log.path, "damage", 0, None, misfit.status)
-    return row | {"reason": misfit.reason, "index": misfit.expected}
+    severity = Severity.LOST if misfit.expected < misfit.first else Severity.DAMAGED
+    place = {"offset": 0, "index": misfit.expected}
+    return row_at(misfit.log.path, misfit.status, misfit.reason, severity, **place)
 
 
 def unreadable_rows(history: History, kinds: tuple[str, ...] = KINDS) -> Iterator[Row]:
     """Yield a row for each file of these kinds that cannot be read."""
     for unreadable in history.unreadable:
         if unreadable.kind in kinds:
-            yield damage_row(unreadable.error, unreadable.kind, unreadable.path)
+            yield bad_file_row(unreadable.error, unreadable.kind, unreadable.path)
 
 
-def damage_row(error: BadData, kind: str, path: Path) -> Row:
+def bad_file_row(error: BadData, kind: str, path: Path) -> Row:
     """Return the row of damage that a decoder raised in a file of this kind."""
     status = "bad-header" if kind == "log" else f"bad-{kind}"
-    row = place(Path(error.path or path), kind, error.offset, None, status)
-    return row | {"reason": error.reason, "expected": error.expected, "found": error.found}
+    severity = Severity.LOST if kind in ("snapshot", "log") else Severity.DAMAGED
+    details = {"expected": error.expected, "found": error.found}
+    place = {"kind": kind, "offset": error.offset, "details": details}
+    return row_at(Path(error.path or path), status, error.reason, severity, **place)

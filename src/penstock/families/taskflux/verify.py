@@ -1,4 +1,4 @@
-"""Everything that is wrong with a target, as rows. No rows, or only rows that are ``harmless``: all is well.
+"""All damage of a target, as rows. A target is whole if there are no rows, or only rows of severity ``harmless``.
 
 Three kinds of checks: each file against its format; files against each other (indexes meet, terms
 agree, what was committed or synced is there); and replay, which must be able to apply every entry.
@@ -7,12 +7,15 @@ agree, what was committed or synced is there); and replay, which must be able to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import BadData, ReplayConflict
+from penstock.families.damage import DamageCount, Severity
 from penstock.families.progress import Progress, no_progress
+from penstock.families.rows import Row
 from penstock.families.taskflux.applying import Applier, Decoded, decode
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import (
@@ -26,11 +29,11 @@ from penstock.families.taskflux.read import (
     survey,
 )
 from penstock.families.taskflux.rows import (
-    Row,
-    damage_row,
+    bad_file_row,
     entry_row,
+    fault_row,
     misfit_row,
-    place,
+    row_at,
     unreadable_rows,
 )
 from penstock.formats.taskflux.commands import decode_command
@@ -59,18 +62,20 @@ class Summary:
     tasks: int = 0
     extensions: int = 0  # entries of ours that plain readers replay without effect
     notes: int = 0  # what the snapshot holds of ours beside its queues
+    damage: DamageCount = field(default_factory=DamageCount)
 
 
 def verify(
     target: Target, *, progress: Progress = no_progress, summary: Summary | None = None
 ) -> Iterator[Row]:
-    """Yield a row for each piece of damage, and for what is ``harmless``; ``summary`` is filled on the way."""
+    """Yield a row for each damage; ``summary`` is filled on the way."""
     summary = summary or Summary()
     history = survey(target, progress=progress)
     summary.metadata, summary.snapshot = history.metadata, history.snapshot
     summary.commit, summary.synced = history.commit, history.synced
-    yield from unreadable_rows(history)
-    yield from _Verification(history, summary).rows()
+    for row in chain(unreadable_rows(history), _Verification(history, summary).rows()):
+        summary.damage.add(row)
+        yield row
 
 
 CREATION: Final = (
@@ -96,7 +101,7 @@ class _Creation(NamedTuple):
 
 
 def _doubt(path: Path, offset: int, status: str, reason: str) -> Row:
-    return place(path, "doubt", offset, None, status) | {"reason": reason, "harmless": True}
+    return row_at(path, status, reason, Severity.HARMLESS, kind="doubt", offset=offset)
 
 
 class _Verification:
@@ -128,7 +133,7 @@ class _Verification:
         except BadData as error:
             assert target.snapshot is not None
             self.is_exact = False
-            yield damage_row(error, "snapshot", target.snapshot)
+            yield bad_file_row(error, "snapshot", target.snapshot)
         if self.is_whole_log:
             self.queues = self.history.new_queues()
             self.applier = Applier(self.queues, is_strict=True)
@@ -197,10 +202,8 @@ class _Verification:
         point = self.history.point
         if point is not None and found.index is not None and found.index <= point.index:
             if found.index == point.index and found.term != point.term:
-                yield entry_row(self.history, found) | {
-                    "status": "disagreement",
-                    "reason": f"the snapshot says that this entry is of term {point.term}",
-                }
+                reason = f"the snapshot says that this entry is of term {point.term}"
+                yield self._fault(found, "disagreement", reason)
             if not self.is_whole_log:
                 return
         if not self.is_exact or self.change is None:
@@ -220,27 +223,28 @@ class _Verification:
             if self.history.target.kind == "log":
                 self.is_exact = False  # a log alone may lack the snapshot that it continues
                 return
-            yield entry_row(self.history, found) | {"status": "conflict", "reason": str(error)}
+            yield self._fault(found, "conflict", str(error))
+
+    def _fault(self, found: Found, status: str, reason: str) -> Row:
+        return fault_row(self.history, found, status, reason, Severity.DAMAGED)
 
     def _refuse_default_deleted(self, found: Found) -> Iterator[Row]:
         """Yield a row for the deletion of the default queue: TaskFlux cannot rebuild its state then."""
         change = self.change.change if isinstance(self.change, Decoded) else None
         if change is not None and change[0] == DELETE and change[1] == DEFAULT_QUEUE:
-            yield entry_row(self.history, found) | {
-                "status": "conflict",
-                "reason": "the default queue is deleted, which TaskFlux cannot rebuild; it is kept, without its tasks",
-            }
+            reason = "the default queue is deleted, which TaskFlux cannot rebuild; it is kept, without its tasks"
+            yield self._fault(found, "conflict", reason)
 
     def _twice(self, found: Found) -> Iterator[Row]:
         """Yield a row if a removal behind a snapshot of TaskFlux found no task: the snapshot may cover it already."""
         is_doubtful = self.history.snapshot is not None and not self.history.is_ours
         if is_doubtful and self.applier.has_missed and not self.is_twice:
             self.is_twice = True
-            yield entry_row(self.history, found) | {
-                "status": "applied-twice",
-                "reason": "a removal without its task: a crash between snapshot and shortening the log may have left"
-                " entries here that the snapshot covers, and they are applied twice",
-            }
+            reason = (
+                "a removal without its task: a crash between snapshot and shortening the log may have left entries"
+                " here that the snapshot covers, and they are applied twice"
+            )
+            yield self._fault(found, "applied-twice", reason)
 
     def _doubts(self) -> Iterator[Row]:
         """Yield harmless rows: what bytes of generation 1 leave open, and how it was decided."""
@@ -275,24 +279,22 @@ class _Verification:
         if target.kind != "directory" or target.generation is Generation.ONE:
             return
         if target.metadata is None and self._term() > 1:
-            row = place(target.path, "metadata", None, None, "missing")
-            yield row | {
-                "reason": f"log or snapshot are of term {self._term()}, but the metadata is missing or empty"
-            }
+            reason = (
+                f"log or snapshot are of term {self._term()}, but the metadata is missing or empty"
+            )
+            yield row_at(target.path, "missing", reason, Severity.DAMAGED, kind="metadata")
         metadata = self.history.metadata
         is_used = target.snapshot is not None or (metadata is not None and metadata.state.term > 1)
         if target.generation is Generation.THREE and not target.logs and is_used:
-            row = place(target.path, "log", None, None, "missing")
-            yield row | {"reason": "no segment of the log is there, but a snapshot or a later term"}
+            reason = "no segment of the log is there, but a snapshot or a later term"
+            yield row_at(target.path, "missing", reason, Severity.LOST, kind="log")
 
     def _cut_row(self, found: Found) -> Iterator[Row]:
         """Yield a row if a segment ends with a record: an end marker must follow it."""
         is_end = found.offset + found.size == found.log.size
         if is_end and found.log.layout is LogLayout.THREE and found.status is Status.OK:
-            row = place(found.log.path, "damage", found.log.size, None, "cut")
-            yield row | {
-                "reason": "the segment ends with a record, without an end marker: it was cut"
-            }
+            reason = "the segment ends with a record, without an end marker: it was cut"
+            yield row_at(found.log.path, "cut", reason, Severity.DAMAGED, offset=found.log.size)
 
     def _depends_on_heap(self) -> bool:
         """Return whether the order of the heap would leave other tasks."""
@@ -312,19 +314,21 @@ class _Verification:
         for name, index in (("committed", self.history.commit), ("synced", self.history.synced)):
             is_judged = self.is_counted and self.history.is_first_sure
             if index is not None and index > last and is_judged:
-                row = place(path, "damage", None, None, "missing")
                 reason = f"entries up to {index} were {name}, but the log ends at {last}"
                 if name == "synced":
                     reason += (
                         ": another program wrote here since Penstock did, or the disk lost data"
                     )
-                yield row | {"reason": reason}
+                yield row_at(path, "missing", reason, Severity.LOST)
         yield from self._missing_files()
         metadata, term = self.history.metadata, self._term()
         if metadata is not None and term > metadata.state.term:
             assert target.metadata is not None
-            row = place(target.metadata, "metadata", 8, None, "disagreement")
-            yield row | {
-                "reason": f"log or snapshot are of term {term}, but the metadata only knows of"
+            reason = (
+                f"log or snapshot are of term {term}, but the metadata only knows of"
                 f" {metadata.state.term}"
-            }
+            )
+            severity = Severity.DAMAGED
+            yield row_at(
+                target.metadata, "disagreement", reason, severity, kind="metadata", offset=8
+            )

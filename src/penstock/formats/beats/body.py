@@ -96,10 +96,10 @@ class BodyDecoder:
         """
         if self._decipher is not None and self._decipher.torn_size:
             return "the body ends inside its initialization vector"
-        trouble = None if self._lz4 is None else self._lz4.trouble
-        if trouble is not None and self._decipher is not None:
-            return f"wrong key or damaged: {trouble}"
-        return trouble
+        problem = None if self._lz4 is None else self._lz4.problem
+        if problem is not None and self._decipher is not None:
+            return f"wrong key or damaged: {problem}"
+        return problem
 
 
 class BodyEncoder:
@@ -231,7 +231,7 @@ class _Lz4Decoder:
     """
 
     def __init__(self) -> None:
-        self.trouble: str | None = None
+        self.problem: str | None = None
         self._library = _lz4_frame()
         self._decompressor: Any = None
         self._expected = _Expected.FRAME
@@ -245,19 +245,19 @@ class _Lz4Decoder:
     @property
     def is_closed(self) -> bool:
         is_between = self._expected is _Expected.FRAME and not self._held
-        return is_between and self._frame_count > 0 and self.trouble is None
+        return is_between and self._frame_count > 0 and self.problem is None
 
     @property
     def torn_size(self) -> int:
         return len(self._held) + self._lost_size
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        if self.trouble is not None:
+        if self.problem is not None:
             self._lost_size += len(data)
             return
         self._held += data
         at = 0
-        while self.trouble is None:
+        while self.problem is None:
             size = self._unit_size(at)
             if size == 0 or at + size > len(self._held):
                 break
@@ -266,12 +266,12 @@ class _Lz4Decoder:
                 yield from self._decode(unit)
             except RuntimeError as error:
                 # The library has no other class for what is wrong with the bytes.
-                self.trouble = self._trouble(at, str(error))
+                self.problem = self._problem(at, str(error))
                 break
             at += size
         del self._held[:at]
         self._passed_size += at
-        if self.trouble is not None:
+        if self.problem is not None:
             self._lost_size = len(self._held)
             self._held.clear()
 
@@ -289,7 +289,7 @@ class _Lz4Decoder:
             return UINT32.size + (UINT32.size if self._flags & _FLAG_CONTENT_CHECKSUM else 0)
         size: int = word & ~_BLOCK_IS_STORED
         if size > PIECE_MAX:
-            self.trouble = self._trouble(at, f"a block of {size} bytes; {PIECE_MAX} are allowed")
+            self.problem = self._problem(at, f"a block of {size} bytes; {PIECE_MAX} are allowed")
             return 0
         return UINT32.size + size + (UINT32.size if self._flags & _FLAG_BLOCK_CHECKSUM else 0)
 
@@ -297,7 +297,7 @@ class _Lz4Decoder:
         if magic & ~0xF == _SKIPPABLE:
             return 2 * UINT32.size
         if magic != _MAGIC:
-            self.trouble = self._trouble(at, f"no LZ4 frame begins with {magic:08x}")
+            self.problem = self._problem(at, f"no LZ4 frame begins with {magic:08x}")
             return 0
         if len(self._held) - at < _HEAD_SIZE_MIN:
             return 0
@@ -327,5 +327,5 @@ class _Lz4Decoder:
         if self._expected is _Expected.SKIPPED and self._skip == 0:
             self._expected = _Expected.FRAME
 
-    def _trouble(self, at: int, reason: str) -> str:
+    def _problem(self, at: int, reason: str) -> str:
         return f"damaged LZ4, {self._passed_size + at} bytes into it: {reason}"

@@ -2,7 +2,7 @@
 
 This module owns frames and what is to be done about damaged ones: one bad frame costs one frame. The scalar reader is
 the truth that the bulk scanner is held to. It looks at a logical stream, which is what a body holds once it is
-decrypted and decompressed, and it never fails: what is no frame comes out as ``Damage``.
+decrypted and decompressed, and it never fails: what is no frame comes out as ``BadStretch``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Frame:
     warning: str | None  # what is odd about it all the same
 
 
-class DamageKind(StrEnum):
+class StretchKind(StrEnum):
     """What damage costs."""
 
     FRAME = "frame"  # one frame: both lengths agree and the checksum is wrong
@@ -57,10 +57,10 @@ class DamageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BadStretch:
     """A stretch of the stream that gives no frame."""
 
-    kind: DamageKind
+    kind: StretchKind
     offset: int  # logical
     size: int
     index: int  # frames of the segment before it; a ``FRAME`` counts as one itself, others do not
@@ -106,7 +106,7 @@ def _encode_head(size: int) -> tuple[bytes, int]:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_frames(data: Bytes, offset: int) -> Iterator[Frame | Damage]:
+def read_frames(data: Bytes, offset: int) -> Iterator[Frame | BadStretch]:
     """Yield what a whole logical stream holds; ``offset`` is the logical offset of its first byte.
 
     Every byte is in exactly one frame or stretch of damage. Nothing but payloads is copied.
@@ -137,7 +137,7 @@ class FrameReader:
         """The frames of the segment before ``offset``."""
         return self._judge.index
 
-    def feed(self, data: Bytes, *, is_last: bool) -> Iterator[Frame | Damage]:
+    def feed(self, data: Bytes, *, is_last: bool) -> Iterator[Frame | BadStretch]:
         """Yield what can be judged with these bytes; with ``is_last``, everything that is left.
 
         The iterator must be used up before more is fed: bytes are taken when it runs.
@@ -185,7 +185,7 @@ class _Judge:
         position = self.offset if self._gap is None else self._gap.position
         return position - _Checksums.BLOCK
 
-    def judge(self, view: memoryview, base: int, *, is_last: bool) -> Iterator[Frame | Damage]:
+    def judge(self, view: memoryview, base: int, *, is_last: bool) -> Iterator[Frame | BadStretch]:
         """Yield what can be told from ``view``, whose first byte has the logical offset ``base``."""
         end = base + len(view)
         while self.offset < end:
@@ -199,7 +199,7 @@ class _Judge:
                 return
             yield found
 
-    def _frame(self, view: memoryview, base: int, is_last: bool) -> Frame | Damage | str | None:
+    def _frame(self, view: memoryview, base: int, is_last: bool) -> Frame | BadStretch | str | None:
         """Return the frame at ``offset``, or why it is none; ``None`` if more bytes are needed."""
         start = self.offset
         at = start - base
@@ -229,9 +229,9 @@ class _Judge:
             return f"{reason}; the length at the end is {length}, not {size}"
         self.offset, self.index = start + size, index + 1
         data = bytes(view[at : at + min(size, DAMAGE_DATA_MAX)])
-        return Damage(DamageKind.FRAME, start, size, index, reason, data)
+        return BadStretch(StretchKind.FRAME, start, size, index, reason, data)
 
-    def _search(self, view: memoryview, base: int, gap: _Gap, is_last: bool) -> Damage | None:
+    def _search(self, view: memoryview, base: int, gap: _Gap, is_last: bool) -> BadStretch | None:
         """Return the gap once its end is known: the next place where everything about a frame is right."""
         end = len(view)
         at = max(gap.position, gap.offset + 1) - base
@@ -240,12 +240,12 @@ class _Judge:
             if FRAME_MIN <= size <= FRAME_MAX:
                 if at + size <= end:
                     if self._is_right(view, base, at, size):
-                        return self._close_gap(view, base, gap, DamageKind.GAP, at)
+                        return self._close_gap(view, base, gap, StretchKind.GAP, at)
                 elif not is_last:
                     break
             at += 1
         if is_last:
-            return self._close_gap(view, base, gap, DamageKind.TAIL, end)
+            return self._close_gap(view, base, gap, StretchKind.TAIL, end)
         gap.pass_over(view, base, base + min(at, end))
         return None
 
@@ -256,11 +256,13 @@ class _Judge:
         return is_right
 
     def _close_gap(
-        self, view: memoryview, base: int, gap: _Gap, kind: DamageKind, at: int
-    ) -> Damage:
+        self, view: memoryview, base: int, gap: _Gap, kind: StretchKind, at: int
+    ) -> BadStretch:
         gap.pass_over(view, base, base + at)
         self.offset, self._gap = gap.position, None
-        return Damage(kind, gap.offset, gap.position - gap.offset, self.index, gap.reason, gap.data)
+        return BadStretch(
+            kind, gap.offset, gap.position - gap.offset, self.index, gap.reason, gap.data
+        )
 
 
 @cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.families.beats.damage import BAD_END, BAD_EVENT
 from penstock.families.beats.location import FAMILY, Location
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.beats.trouble import BAD_END, BAD_EVENT
 from penstock.families.columns import OK
 from penstock.families.description import File, Source, shown_path
 

@@ -76,7 +76,7 @@ class Events:
         return [None if isinstance(found, Undecoded) else found for found in self._found]
 
     @cached_property
-    def troubles(self) -> dict[int, Undecoded]:
+    def undecoded(self) -> dict[int, Undecoded]:
         """Why payloads are no events, by row."""
         return {row: found for row, found in enumerate(self._found) if isinstance(found, Undecoded)}
 

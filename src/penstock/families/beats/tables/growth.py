@@ -16,25 +16,26 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, InvalidValue, PathRefused
+from penstock.families.beats.damage import GONE
 from penstock.families.beats.location import FAMILY, Location, Segment, resolve
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import (
     ROW_SIZE,
+    DamagePlan,
     SegmentPlan,
-    TroublesPlan,
     cut_segment,
     read_header,
     segment_plan,
 )
 from penstock.families.beats.tables.read import end_of_growing, read_segment
-from penstock.families.beats.trouble import GONE, Trouble
 from penstock.families.columns import Table
+from penstock.families.damage import Damage
 from penstock.families.description import shown_path
 from penstock.families.family import Split
+from penstock.families.files import FILES
 from penstock.families.follow import Offset
 from penstock.families.options import ReadOptions
 from penstock.families.plan import refusal
-from penstock.families.taskflux.location import FILES
 from penstock.formats.beats.frame_scan import FrameColumns, Place, Verdict
 from penstock.storage.files import File
 
@@ -158,7 +159,7 @@ class GrowingSpool:
         newest = location.segments[-1]
         is_there = start["segment"] == newest.number
         plan = self._plan_of(location, newest, start if is_there else _offset(newest.number))
-        if isinstance(plan, Trouble):
+        if isinstance(plan, Damage):
             return _offset(newest.number)
         file = FILES.open(newest.path, write=False)
         self.close()
@@ -179,7 +180,7 @@ class GrowingSpool:
             if rows_max == 0:
                 return begin
             plan = self._plan_of(location, segment, begin)
-            if isinstance(plan, Trouble):
+            if isinstance(plan, Damage):
                 rows_max -= 1
                 continue
             stop = newest["position"] if segment.number == newest["segment"] else None
@@ -197,7 +198,7 @@ class GrowingSpool:
         for found in read_segment(plan, self._key(plan)):
             if place is not None:
                 return place, 0
-            count = 1 if isinstance(found, Trouble) else len(found)
+            count = 1 if isinstance(found, Damage) else len(found)
             if isinstance(found, FrameColumns) and rows_max < count:
                 return _boundary(found, rows_max - 1), 0
             if isinstance(found, FrameColumns) and rows_max == count:
@@ -210,12 +211,10 @@ class GrowingSpool:
 
     # What a batch reads.
 
-    def _plan_of(
-        self, location: Location, segment: Segment, start: Offset
-    ) -> SegmentPlan | Trouble:
+    def _plan_of(self, location: Location, segment: Segment, start: Offset) -> SegmentPlan | Damage:
         """Return a plan of a segment from an offset on, or what is wrong with its header."""
         header = read_header(segment)
-        if isinstance(header, Trouble):
+        if isinstance(header, Damage):
             if header.status == GONE:
                 self._lose(segment.number, start["position"])
             return header
@@ -235,9 +234,9 @@ class GrowingSpool:
         if is_last and begin["position"] >= end["position"]:
             return []
         plan = self._plan_of(location, segment, begin)
-        if isinstance(plan, Trouble):
+        if isinstance(plan, Damage):
             shown = shown_path(str(self._path), segment.path)
-            told = TroublesPlan(troubles=((shown, plan),))
+            told = DamagePlan(found_damage=((shown, plan),))
             return [Split(family=FAMILY, source=str(self._path), size=ROW_SIZE, plan=told)]
         if is_last:
             # It may be longer by now; between two offsets there is always the same.

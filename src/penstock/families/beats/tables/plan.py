@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidValue, TruncatedData, UnsupportedVersion
+from penstock.families.beats.damage import GONE, TORN, UNREADABLE, UNSUPPORTED, damage_at
 from penstock.families.beats.location import FAMILY, Location, Segment
 from penstock.families.beats.read import HEADER_SIZE_MAX, is_transformed
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.beats.trouble import GONE, TORN, UNREADABLE, UNSUPPORTED, Trouble, words_of
 from penstock.families.columns import Op, Table
+from penstock.families.damage import Damage, words_of
 from penstock.families.description import shown_path
 from penstock.families.family import Split
+from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.plan import edges
-from penstock.families.taskflux.location import opened
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
@@ -68,10 +69,10 @@ class SegmentPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroublesPlan:
+class DamagePlan:
     """What was met on the way to the frames."""
 
-    troubles: tuple[tuple[str, Trouble], ...]  # with the path as the rows have it
+    found_damage: tuple[tuple[str, Damage], ...]  # with the path as the rows have it
 
 
 def plan_source(
@@ -83,23 +84,23 @@ def plan_source(
         raise InvalidValue(
             f"{source}: a spool holds what is in it now and no state before; omit option at"
         )
-    troubles = list(location.troubles)
+    found_damage = list(location.found_damage)
     splits: list[Split] = []
     for segment in location.segments:
         if not _is_wanted(source, location, segment, options, filters):
             continue
         header = read_header(segment)
-        if isinstance(header, Trouble):
-            troubles.append(header)
+        if isinstance(header, Damage):
+            found_damage.append(header)
             continue
         key_for(segment.path, header.options, options)
         whole = segment_plan(source, location.name, segment, header)
         state = None if options.table is Table.ENTRIES else location.state
         splits += cut_segment(source, _with_state(whole, state), options.split_size)
-    return [*_trouble_splits(source, troubles, options, filters), *splits]
+    return [*_damage_splits(source, found_damage, options, filters), *splits]
 
 
-def read_header(segment: Segment) -> Header | Trouble:
+def read_header(segment: Segment) -> Header | Damage:
     """Return a segment's header, or what is wrong with it."""
     head = b""
     try:
@@ -108,17 +109,26 @@ def read_header(segment: Segment) -> Header | Trouble:
         return decode_header(head)
     except TruncatedData:
         reason = "the file ends inside the header"
-        return Trouble(
-            segment.path, 0, len(head), TORN, reason, segment.number, None, head, segment.is_newest
+        return damage_at(
+            segment.path,
+            TORN,
+            reason,
+            offset=0,
+            size=len(head),
+            segment=segment.number,
+            data=head,
+            is_expected=segment.is_newest,
         )
     except UnsupportedVersion as error:
         reason = f"{error.reason}: {error.found}"
-        return Trouble(segment.path, error.offset, None, UNSUPPORTED, reason, segment.number)
+        return damage_at(
+            segment.path, UNSUPPORTED, reason, offset=error.offset, segment=segment.number
+        )
     except FileNotFoundError:
         reason = "the file went away meanwhile: its owner removed it"
-        return Trouble(segment.path, None, None, GONE, reason, segment.number)
+        return damage_at(segment.path, GONE, reason, segment=segment.number)
     except OSError as error:
-        return Trouble(segment.path, None, None, UNREADABLE, words_of(error), segment.number)
+        return damage_at(segment.path, UNREADABLE, words_of(error), segment=segment.number)
 
 
 def segment_plan(source: str, queue: str, segment: Segment, header: Header) -> SegmentPlan:
@@ -187,16 +197,16 @@ def number_of(segment: int, index: int) -> int | None:
     return (segment << INDEX_BITS) + index if segment <= NUMBER_MAX else None
 
 
-def _trouble_splits(
-    source: str, troubles: list[Trouble], options: ReadOptions, filters: Filters
+def _damage_splits(
+    source: str, found_damage: list[Damage], options: ReadOptions, filters: Filters
 ) -> Iterator[Split]:
     is_told = options.table is Table.ENTRIES and filters.is_open
     if not is_told and options.mode is not Mode.FAILFAST:
         return
-    shown = ((shown_path(source, each.path), each) for each in troubles)
+    shown = ((shown_path(source, each.path), each) for each in found_damage)
     wanted = tuple(each for each in shown if filters.paths is None or each[0] in filters.paths)
     if wanted:
-        yield _split(source, ROW_SIZE, TroublesPlan(troubles=wanted))
+        yield _split(source, ROW_SIZE, DamagePlan(found_damage=wanted))
 
 
 def _split(source: str, size: int, plan: object) -> Split:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from penstock.families.beats.damage import BAD_BODY, TORN, WRONG_KEY, damage_at
 from penstock.families.beats.read import is_transformed
 from penstock.families.beats.tables.plan import SegmentPlan
-from penstock.families.beats.trouble import BAD_BODY, TORN, WRONG_KEY, Trouble
-from penstock.families.taskflux.location import FILES, opened
+from penstock.families.damage import Damage
+from penstock.families.files import FILES, opened
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.frame import FRAME_MAX
 from penstock.formats.beats.frame_scan import FrameColumns, FrameScanner, Place, Verdict
@@ -37,7 +38,7 @@ _SAMPLE_START, _SAMPLE_SIZE = 12, 4096
 """What tells a segment from another of its name; the header before it changes when a segment is closed."""
 
 
-def read_segment(plan: SegmentPlan, key: bytes | None) -> Iterator[FrameColumns | Trouble]:
+def read_segment(plan: SegmentPlan, key: bytes | None) -> Iterator[FrameColumns | Damage]:
     """Yield the frames of a part, damage between them, and what is wrong with the body as a whole."""
     with opened(Path(plan.path)) as file:
         if is_transformed(plan.header):
@@ -70,7 +71,7 @@ def waits_from(plan: SegmentPlan, key: bytes | None) -> int:
 
 
 def end_of_growing(file: File, plan: SegmentPlan, key: bytes | None) -> Place:
-    """Return the boundary behind the last frame that is whole, or before damage whose end only more bytes tell."""
+    """Return the boundary behind the last frame that is whole, or before damage whose end only more bytes report."""
     if is_transformed(plan.header):
         scanner = FrameScanner(plan.header.size, first=INT64_MAX)
         pieces: Iterator[bytes | int] = _decoded(file, plan, key, _Ending())
@@ -156,7 +157,7 @@ def _end(file: File, plan: SegmentPlan) -> int:
 
 def _read_transformed(
     file: File, plan: SegmentPlan, key: bytes | None
-) -> Iterator[FrameColumns | Trouble]:
+) -> Iterator[FrameColumns | Damage]:
     """Yield what a body holds. If no frame is in an encrypted one, the key must be proven by something else."""
     ending = _Ending()
     held: list[FrameColumns] = []
@@ -171,17 +172,17 @@ def _read_transformed(
         if is_right:
             yield from held
             held.clear()
-    trouble = _trouble_of(file, plan, ending, scanner.place.offset, has_tail=has_tail)
-    if trouble is not None and trouble.offset == plan.header.size and ending.is_in_vector:
-        yield trouble
+    damage = _damage_of(file, plan, ending, scanner.place.offset, has_tail=has_tail)
+    if damage is not None and damage.offset == plan.header.size and ending.is_in_vector:
+        yield damage
         return
-    path, is_empty = Path(plan.path), not held and trouble is None
+    path, is_empty = Path(plan.path), not held and damage is None
     if is_right or is_empty or (key is not None and is_key_proven(FILES, path, key)):
         yield from held
-        yield from () if trouble is None else (trouble,)
+        yield from () if damage is None else (damage,)
     else:
         reason = no_frame_reason(plan.header)
-        yield Trouble(path, plan.header.size, None, WRONG_KEY, reason, plan.number)
+        yield damage_at(path, WRONG_KEY, reason, offset=plan.header.size, segment=plan.number)
 
 
 @dataclass(slots=True)
@@ -193,9 +194,9 @@ class _Ending:
     is_in_vector: bool = False  # it has not even an initialization vector
 
 
-def _trouble_of(
+def _damage_of(
     file: File, plan: SegmentPlan, ending: _Ending, offset: int, *, has_tail: bool
-) -> Trouble | None:
+) -> Damage | None:
     """Return what is wrong with the end of a body, as ``tools.beats.reading`` tells it."""
     path, header = Path(plan.path), plan.header
     if ending.is_in_vector:
@@ -203,16 +204,18 @@ def _trouble_of(
         reason = "the file ends inside the initialization vector"
         return _torn(plan, header.size, size, reason) if size > 0 else None
     if ending.wrong is not None:
-        return Trouble(path, offset, None, BAD_BODY, ending.wrong, plan.number)
+        return damage_at(path, BAD_BODY, ending.wrong, offset=offset, segment=plan.number)
     if ending.torn_size and not has_tail:
         reason = f"the file ends {ending.torn_size} bytes into a compressed block"
         return _torn(plan, offset, None, reason)
     return None
 
 
-def _torn(plan: SegmentPlan, offset: int, size: int | None, reason: str) -> Trouble:
+def _torn(plan: SegmentPlan, offset: int, size: int | None, reason: str) -> Damage:
     path, is_expected = Path(plan.path), plan.is_newest or plan.count == 0
-    return Trouble(path, offset, size, TORN, reason, plan.number, is_expected=is_expected)
+    return damage_at(
+        path, TORN, reason, offset=offset, size=size, segment=plan.number, is_expected=is_expected
+    )
 
 
 def _scanned(scanner: FrameScanner, stream: Iterator[bytes]) -> Iterator[FrameColumns]:

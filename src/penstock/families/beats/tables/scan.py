@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData, InvalidValue
 from penstock.families import arrow
-from penstock.families.beats.location import FAMILY
-from penstock.families.beats.tables.events import Events, Undecoded
-from penstock.families.beats.tables.keys import key_for
-from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, TroublesPlan, number_of
-from penstock.families.beats.tables.read import read_segment, waits_from
-from penstock.families.beats.trouble import (
+from penstock.families.beats.damage import (
     BAD_CHECKSUM,
     BAD_END,
     GAP,
@@ -22,10 +17,15 @@ from penstock.families.beats.trouble import (
     TORN,
     UNREADABLE,
     WRONG_KEY,
-    Trouble,
-    words_of,
+    damage_at,
 )
+from penstock.families.beats.location import FAMILY
+from penstock.families.beats.tables.events import Events, Undecoded
+from penstock.families.beats.tables.keys import key_for
+from penstock.families.beats.tables.plan import NUMBER_MAX, DamagePlan, SegmentPlan, number_of
+from penstock.families.beats.tables.read import read_segment, waits_from
 from penstock.families.columns import OK, Kind, Op, Table, schema_of
+from penstock.families.damage import Damage, words_of
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
@@ -63,20 +63,20 @@ def read_split(
     plan = split.plan
     if isinstance(plan, SegmentPlan):
         yield from _Reading(split.source, plan, options, filters, columns).batches()
-    elif isinstance(plan, TroublesPlan):
-        for shown, trouble in plan.troubles:
-            yield from trouble_rows(split.source, shown, trouble, options, columns)
+    elif isinstance(plan, DamagePlan):
+        for shown, damage in plan.found_damage:
+            yield from damage_rows(split.source, shown, damage, options, columns)
 
 
-def trouble_rows(
-    source: str, shown: str, trouble: Trouble, options: ReadOptions, columns: Sequence[str]
+def damage_rows(
+    source: str, shown: str, damage: Damage, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
     import pyarrow as pa
 
-    if options.mode is Mode.FAILFAST and trouble.is_loss:
+    if options.mode is Mode.FAILFAST and damage.is_lost:
         raise CorruptData(
-            why(trouble.status, trouble.reason), path=str(trouble.path), offset=trouble.offset
+            why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
         )
     if options.mode is not Mode.DROPMALFORMED and options.table is Table.ENTRIES:
         row = {
@@ -84,12 +84,12 @@ def trouble_rows(
             "family": FAMILY,
             "kind": Kind.DAMAGE,
             "path": shown,
-            "offset": trouble.offset,
-            "size": trouble.size,
-            "payload": trouble.data or None,
-            "properties": None if trouble.is_loss else [("harmless", "true")],
-            "status": trouble.status,
-            "reason": trouble.reason,
+            "offset": damage.offset,
+            "size": damage.size,
+            "payload": damage.data or None,
+            "properties": None if damage.is_lost else [("harmless", "true")],
+            "status": damage.status,
+            "reason": damage.reason,
         }
         schema = pa.schema([schema_of(options.table).field(name) for name in columns])
         yield pa.RecordBatch.from_pylist([row], schema=schema)
@@ -130,30 +130,28 @@ class _Reading:
                     return
                 plan = replace(plan, first=max(plan.first, self._waits_from))
             for found in read_segment(plan, key):
-                if isinstance(found, Trouble):
-                    yield from self._trouble(found)
+                if isinstance(found, Damage):
+                    yield from self._damage(found)
                 else:
                     yield from self._build(found)
         except FileNotFoundError:
             yield from self._gone()
         except OSError as error:
-            yield from self._trouble(
-                Trouble(Path(plan.path), None, None, UNREADABLE, words_of(error))
-            )
+            yield from self._damage(damage_at(Path(plan.path), UNREADABLE, words_of(error)))
 
     def _gone(self) -> Iterator[pa.RecordBatch]:
         path, reason = Path(self._plan.path), "the file went away meanwhile: its owner removed it"
         if not self._plan.is_streamed:
-            yield from self._trouble(Trouble(path, None, None, GONE, reason))
+            yield from self._damage(damage_at(path, GONE, reason))
         elif self._options.fail_on_data_loss:
             raise Compacted(f"{path}: {reason}; go on without it: failOnDataLoss=false")
 
-    def _trouble(self, trouble: Trouble) -> Iterator[pa.RecordBatch]:
-        if trouble.status == WRONG_KEY and self._options.table is not Table.ENTRIES:
-            raise InvalidValue(f"{trouble.path}: {trouble.reason}; check the key")
+    def _damage(self, damage: Damage) -> Iterator[pa.RecordBatch]:
+        if damage.status == WRONG_KEY and self._options.table is not Table.ENTRIES:
+            raise InvalidValue(f"{damage.path}: {damage.reason}; check the key")
         if self._filters.is_open or self._options.mode is Mode.FAILFAST:
-            yield from trouble_rows(
-                self._source, self._plan.shown, trouble, self._options, self._columns
+            yield from damage_rows(
+                self._source, self._plan.shown, damage, self._options, self._columns
             )
 
     def _build(self, frames: FrameColumns) -> Iterator[pa.RecordBatch]:
@@ -200,7 +198,7 @@ class _Reading:
         if is_bad.any():
             row = int(is_bad.argmax())
             code = int(told.frames.verdict[row])
-            event = told.events.troubles.get(row)
+            event = told.events.undecoded.get(row)
             status, reason = (_STATUSES[code], _REASONS[code]) if event is None else event  # fmt: skip
             offset = int(told.frames.offset[row])
             raise CorruptData(why(status, reason), path=self._plan.path, offset=offset)
@@ -282,7 +280,7 @@ class _Told:
     def is_readable(self) -> NDArray[np.bool_]:
         """Which rows are events."""
         found = self.is_frame.copy()
-        found[list(self.events.troubles)] = False
+        found[list(self.events.undecoded)] = False
         return found
 
     @property
@@ -305,10 +303,10 @@ class _Told:
         import pyarrow as pa
 
         column = arrow.words(self.frames.verdict.astype(np.int64), meanings)
-        if not self.events.troubles:
+        if not self.events.undecoded:
             return column
         words = column.to_pylist()
-        for row, event in self.events.troubles.items():
+        for row, event in self.events.undecoded.items():
             words[row] = of_event(event)
         return pa.array(words, pa.string())
 

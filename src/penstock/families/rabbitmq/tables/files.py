@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.families.files import opened
+from penstock.families.rabbitmq.damage import HOLE, REASONS
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
-from penstock.families.rabbitmq.trouble import HOLE, REASONS
 from penstock.families.rabbitmq.windows import (
     SLOTS,
     WINDOW,
@@ -18,7 +19,6 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan_columns,
 )
-from penstock.families.taskflux.location import opened
 from penstock.formats.kernel import compiled
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, PUBLISH_FIELDS, Kind
@@ -178,7 +178,7 @@ def _segment_rows(file: File, plan: FilePlan) -> Iterator[Rows]:
 
 
 def _turn_kernel(kind: Any, sequence: Any, first: Any, turns: Any, op: Any) -> None:
-    """Tell delivers from acks: of a message the first is its deliver, those behind it are its ack."""
+    """Report delivers from acks: of a message the first is its deliver, those behind it are its ack."""
     for row in range(len(kind)):
         at = sequence[row] - first
         if kind[row] <= 1:

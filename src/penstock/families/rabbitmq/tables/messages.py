@@ -219,7 +219,7 @@ class ScannedMessages(MessageParts):
         found = scan_messages(data, start, readable)
         self._length = length
         # What is wrong with a row's message, where something is: status and reason.
-        self.troubles: dict[int, tuple[str, str]] = {}
+        self.faults: dict[int, tuple[str, str]] = {}
         decoded = {}
         for row in np.flatnonzero((found.status != Status.FAST) & (readable > 0)).tolist():
             term = _bytes(data, start[row], length[row])
@@ -229,7 +229,7 @@ class ScannedMessages(MessageParts):
         super().__init__(data, start, found, decoded)
 
     def _note(self, row: int, status: str, reason: str) -> None:
-        self.troubles[row] = status, reason
+        self.faults[row] = status, reason
 
     def bodies_or_terms(self) -> Spans:
         """Return the bodies; of a message that cannot be read, its bytes as they stand."""

@@ -20,13 +20,13 @@ from typing import Final
 
 from penstock.errors import CannotConvert, InvalidValue, PathRefused
 from penstock.families.columns import Table
+from penstock.families.damage import Damage
 from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
-from penstock.families.rabbitmq.trouble import Trouble
 
 ROW_SIZE: Final = 1
 """What a split without bytes counts for in a group."""
@@ -63,10 +63,10 @@ class FilePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroublesPlan:
+class DamagePlan:
     """What was met on the way to the files: names and settings that cannot be read."""
 
-    troubles: tuple[tuple[str, Trouble], ...]  # with the path as the rows have it
+    found_damage: tuple[tuple[str, Damage], ...]  # with the path as the rows have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,10 @@ def plan_source(
             f"{source}: files of RabbitMQ hold what is in the queues now and no state before; omit option at"
         )
     if options.table is Table.TASKS:
-        return [*_trouble_splits(source, location, options, filters), *_queue_splits(source, location, options, filters)]  # fmt: skip
+        return [*_damage_splits(source, location, options, filters), *_queue_splits(source, location, options, filters)]  # fmt: skip
     plans = list(_file_plans(source, location, options, filters))
     return [
-        *_trouble_splits(source, location, options, filters),
+        *_damage_splits(source, location, options, filters),
         *(
             split
             for plan in plans
@@ -101,16 +101,16 @@ def plan_source(
     ]
 
 
-def _trouble_splits(
+def _damage_splits(
     source: str, location: Location, options: ReadOptions, filters: Filters
 ) -> list[Split]:
     is_told = options.table is Table.ENTRIES and filters.is_open and "vhost" not in options.own
     if not is_told and options.mode is not Mode.FAILFAST:
         return []
-    troubles = tuple((shown_path(source, each.path), each) for each in location.troubles)
+    found_damage = tuple((shown_path(source, each.path), each) for each in location.found_damage)
     if filters.paths is not None:
-        troubles = tuple(each for each in troubles if each[0] in filters.paths)
-    return [_split(source, ROW_SIZE, TroublesPlan(troubles=troubles))] if troubles else []
+        found_damage = tuple(each for each in found_damage if each[0] in filters.paths)
+    return [_split(source, ROW_SIZE, DamagePlan(found_damage=found_damage))] if found_damage else []
 
 
 def _split(source: str, size: int, plan: object) -> Split:

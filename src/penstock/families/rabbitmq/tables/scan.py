@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadData, CorruptData, InvalidValue, PathRefused
 from penstock.families import arrow
 from penstock.families.columns import Kind, Op, Table, schema_of
+from penstock.families.damage import Damage, words_of
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.properties import Property, hexadecimal, properties
+from penstock.families.rabbitmq.damage import BAD_PROPERTIES, UNREADABLE, damage_at
 from penstock.families.rabbitmq.location import FAMILY
 from penstock.families.rabbitmq.tables import files
 from penstock.families.rabbitmq.tables.files import (
@@ -24,8 +26,7 @@ from penstock.families.rabbitmq.tables.files import (
 )
 from penstock.families.rabbitmq.tables.messages import MessageParts, ScannedMessages, json_of_keys
 from penstock.families.rabbitmq.tables.names import text_of
-from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan, TroublesPlan
-from penstock.families.rabbitmq.trouble import UNREADABLE, Trouble, words_of
+from penstock.families.rabbitmq.tables.plan import DamagePlan, FileKind, FilePlan, QueuePlan
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE
 
@@ -60,20 +61,20 @@ def read_split(
         from penstock.families.rabbitmq.tables import state
 
         yield from state.read(split.source, plan, options, columns)
-    elif isinstance(plan, TroublesPlan):
-        for shown, trouble in plan.troubles:
-            yield from trouble_rows(split.source, shown, trouble, options, columns)
+    elif isinstance(plan, DamagePlan):
+        for shown, damage in plan.found_damage:
+            yield from damage_rows(split.source, shown, damage, options, columns)
 
 
-def trouble_rows(
-    source: str, shown: str, trouble: Trouble, options: ReadOptions, columns: Sequence[str]
+def damage_rows(
+    source: str, shown: str, damage: Damage, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
     import pyarrow as pa
 
     if options.mode is Mode.FAILFAST:
         raise CorruptData(
-            why(trouble.status, trouble.reason), path=str(trouble.path), offset=trouble.offset
+            why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
         )
     if options.mode is Mode.PERMISSIVE and options.table is Table.ENTRIES:
         row = {
@@ -81,10 +82,10 @@ def trouble_rows(
             "family": FAMILY,
             "kind": Kind.DAMAGE,
             "path": shown,
-            "offset": trouble.offset,
-            "size": trouble.size,
-            "status": trouble.status,
-            "reason": trouble.reason,
+            "offset": damage.offset,
+            "size": damage.size,
+            "status": damage.status,
+            "reason": damage.reason,
         }
         schema = pa.schema([schema_of(options.table).field(name) for name in columns])
         yield pa.RecordBatch.from_pylist([row], schema=schema)
@@ -148,13 +149,13 @@ class _Reading:
             try:
                 rows = next(windows, None)
             except BadData as error:
-                yield from self._trouble(error.offset, "bad-header", error.reason)
+                yield from self._damage(error.offset, "bad-header", error.reason)
                 return
             except InvalidValue as error:
-                yield from self._trouble(None, "bad-name", str(error))
+                yield from self._damage(None, "bad-name", str(error))
                 return
             except (OSError, PathRefused) as error:
-                yield from self._trouble(None, UNREADABLE, words_of(error))
+                yield from self._damage(None, UNREADABLE, words_of(error))
                 return
             if rows is None:
                 return
@@ -162,11 +163,11 @@ class _Reading:
             if built is not None:
                 yield built
 
-    def _trouble(self, offset: int | None, status: str, reason: str) -> Iterator[pa.RecordBatch]:
-        trouble = Trouble(Path(self._plan.path), offset, None, status, reason)
+    def _damage(self, offset: int | None, status: str, reason: str) -> Iterator[pa.RecordBatch]:
+        damage = damage_at(Path(self._plan.path), status, reason, offset=offset)
         if self._filters.is_open or self._options.mode is Mode.FAILFAST:
-            yield from trouble_rows(
-                self._source, self._plan.shown, trouble, self._options, self._columns
+            yield from damage_rows(
+                self._source, self._plan.shown, damage, self._options, self._columns
             )
 
     def _build(self, rows: Rows) -> pa.RecordBatch | None:
@@ -216,7 +217,7 @@ class _Reading:
         is_bad = ~told.is_whole & ~rows.is_harmless & self._is_within(rows)
         if is_bad.any():
             row = int(is_bad.argmax())
-            status, reason = told.trouble(row)
+            status, reason = told.fault(row)
             raise CorruptData(
                 why(status, reason), path=self._plan.path, offset=int(rows.offset[row])
             )
@@ -271,7 +272,7 @@ class _Told:
         self._table = table
         self.everywhere = np.ones(len(rows), dtype=np.bool_)
         self._messages: ScannedMessages | None = None
-        self._troubles: dict[int, tuple[str, str]] | None = None
+        self._faults: dict[int, tuple[str, str]] | None = None
 
     @property
     def messages(self) -> ScannedMessages:
@@ -281,24 +282,24 @@ class _Told:
         return self._messages
 
     @property
-    def troubles(self) -> dict[int, tuple[str, str]]:
+    def faults(self) -> dict[int, tuple[str, str]]:
         """What is wrong with messages, by row."""
-        if self._troubles is None:
+        if self._faults is None:
             reasons = self.messages.property_reasons()
-            of_properties = {row: ("bad-properties", reason) for row, reason in reasons.items()}
-            self._troubles = self.messages.troubles | of_properties
-        return self._troubles
+            of_properties = {row: (BAD_PROPERTIES, reason) for row, reason in reasons.items()}
+            self._faults = self.messages.faults | of_properties
+        return self._faults
 
     @property
     def is_whole(self) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.rows.status == 0
-        found[list(self.troubles)] = False
+        found[list(self.faults)] = False
         return found
 
-    def trouble(self, row: int) -> tuple[str, str | None]:
+    def fault(self, row: int) -> tuple[str, str | None]:
         """Return status and reason of a row."""
         code = int(self.rows.status[row])
-        return self.troubles.get(row, (STATUSES[code], STATUS_REASONS[code]))
+        return self.faults.get(row, (STATUSES[code], STATUS_REASONS[code]))
 
     def statuses(self) -> pa.Array:
         return self._words(STATUSES, 0)
@@ -310,11 +311,11 @@ class _Told:
         import pyarrow as pa
 
         column = arrow.words(self.rows.status, meanings)
-        if not self.troubles:
+        if not self.faults:
             return column
         words = column.to_pylist()
-        for row, trouble in self.troubles.items():
-            words[row] = trouble[place]
+        for row, fault in self.faults.items():
+            words[row] = fault[place]
         return pa.array(words, pa.string())
 
     def payload(self) -> pa.Array:

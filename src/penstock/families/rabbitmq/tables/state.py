@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import CorruptData
 from penstock.families import arrow
 from penstock.families.columns import Table, schema_of
+from penstock.families.damage import Damage, ignore
 from penstock.families.description import shown_path
+from penstock.families.open_files import OpenFiles
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.properties import Property, properties
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
+from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost, resolve
-from penstock.families.rabbitmq.open_files import OpenFiles
 from penstock.families.rabbitmq.read import Bodies, Wanted
 from penstock.families.rabbitmq.rows import vhost_name
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
@@ -28,7 +30,6 @@ from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_key
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
 from penstock.families.rabbitmq.tables.plan import QueuePlan
 from penstock.families.rabbitmq.tables.scan import address_properties, property_text, why
-from penstock.families.rabbitmq.trouble import Trouble, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +52,8 @@ def read(
         expired="include_expired" in options.own,
     )
     with OpenFiles() as files:
-        bodies = _SharedBodies(vhost=vhost, files=files, tell=ignore)
-        for messages in read_columns(part.queue, bodies, wanted, tell=part.tell):
+        bodies = _SharedBodies(vhost=vhost, files=files, report=ignore)
+        for messages in read_columns(part.queue, bodies, wanted, report=part.report):
             built = part.build(messages, columns)
             if built is not None:
                 yield built
@@ -94,11 +95,11 @@ class _Part:
         is_before_end = True if self._end is None else sequence < self._end
         return (sequence >= self._first) & is_before_end
 
-    def tell(self, trouble: Trouble) -> None:
-        is_other = trouble.sequence is not None and not self._is_within(trouble.sequence)
-        if self._options.mode is Mode.FAILFAST and trouble.is_damage and not is_other:
+    def report(self, damage: Damage) -> None:
+        is_other = damage.sequence is not None and not self._is_within(damage.sequence)
+        if self._options.mode is Mode.FAILFAST and not damage.is_harmless and not is_other:
             raise CorruptData(
-                why(trouble.status, trouble.reason), path=str(trouble.path), offset=trouble.offset
+                why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
             )
 
     def build(self, messages: Messages, columns: Sequence[str]) -> pa.RecordBatch | None:
@@ -113,7 +114,9 @@ class _Part:
             for row, reason in told.parts.property_reasons().items():
                 path, offset = messages.paths[messages.path[row]], int(messages.offset[row])
                 sequence = int(messages.sequence[row])
-                self.tell(Trouble(path, offset, None, "bad-properties", reason, sequence))
+                self.report(
+                    damage_at(path, BAD_PROPERTIES, reason, offset=offset, sequence=sequence)
+                )
         made = {name: self._make(name, told) for name in columns}
         batch = arrow.batch(made, columns)
         return batch if len(rows) == len(messages) else batch.take(rows)
@@ -264,7 +267,7 @@ def _map(paths: tuple[Path, ...]) -> StoreMap:
     stamp = tuple(_stamp(path) for path in paths)
     found = _maps.get(stamp)
     if found is None:
-        # What is wrong in a store matters here only if a message is missing, which is told then.
+        # Damage in a store matters here only if a message is missing, which is reported then.
         found = build_map(paths, ignore)
         _maps[stamp] = found
     _maps.move_to_end(stamp)

@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 from penstock.errors import Compacted, CorruptData, PathRefused
 from penstock.families.description import shown_path
 from penstock.families.family import Split
+from penstock.families.files import FILES, opened
 from penstock.families.plan import refusal
-from penstock.families.taskflux.location import FAMILY, FILES, opened, read_sync_point, resolve
+from penstock.families.taskflux.location import FAMILY, read_sync_point, resolve
 from penstock.families.taskflux.read import survey
 from penstock.families.taskflux.tables.scan import is_record_of
 from penstock.formats.taskflux.generation import Generation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.taskflux.location import opened
+from penstock.families.files import opened
 from penstock.families.taskflux.read import History, restore_snapshot
 from penstock.families.taskflux.tables.scan import _Rows
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE

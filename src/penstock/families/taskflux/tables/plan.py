@@ -12,10 +12,11 @@ from penstock.errors import Compacted, OutOfRange
 from penstock.families.columns import OK, Op, Table
 from penstock.families.description import shown_path
 from penstock.families.family import Split
+from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.plan import edges
-from penstock.families.taskflux.location import FAMILY, LogFile, Target, opened
+from penstock.families.taskflux.location import FAMILY, LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData
+from penstock.families.files import FILES
 from penstock.families.filters import from_options
 from penstock.families.options import ReadOptions
-from penstock.families.taskflux.location import FILES
 from penstock.families.taskflux.tables.growth import GrowingLog, RangePlan
 from penstock.families.taskflux.tables.plan import LogPlan, layout_of
 from penstock.families.taskflux.tables.scan import Builder, Place, Walk, is_record_of

@@ -13,9 +13,10 @@ from penstock.errors import CorruptData
 from penstock.families import arrow
 from penstock.families.columns import OK, Kind, Op, Table, schema_of
 from penstock.families.family import Split
+from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.taskflux.location import FAMILY, opened
+from penstock.families.taskflux.location import FAMILY
 from penstock.families.taskflux.read import BEHIND_END
 from penstock.families.taskflux.rows import REASONS
 from penstock.families.taskflux.tables import extensions

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadData
 from penstock.families import arrow
 from penstock.families.columns import OK, Kind, Op, Table, schema_of
+from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.taskflux.applying import numbers_of
-from penstock.families.taskflux.location import FAMILY, opened
+from penstock.families.taskflux.location import FAMILY
 from penstock.families.taskflux.pages import read_pages
 from penstock.families.taskflux.rows import policy_fields
 from penstock.families.taskflux.tables.plan import SnapshotPlan

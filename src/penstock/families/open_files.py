@@ -6,7 +6,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.families.taskflux.location import FILES
+from penstock.families.files import FILES
 from penstock.storage.files import File
 
 OPEN_MAX: Final = 64

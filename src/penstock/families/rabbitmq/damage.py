@@ -1,39 +1,14 @@
-"""What is odd or damaged in a broker's files, with its place. Told to whoever reads, never raised."""
+"""The statuses of damage in a broker's files, what each means, and its severity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from penstock.errors import PathRefused
 from penstock.families.columns import MISSING, MISSING_REASON
+from penstock.families.damage import Damage, Severity
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.merge import Anomaly
-
-
-class Trouble(NamedTuple):
-    """One oddity: its file, where it begins, and what it is."""
-
-    path: Path
-    offset: int | None
-    size: int | None
-    status: str
-    reason: str
-    sequence: int | None = None
-
-    @property
-    def is_damage(self) -> bool:
-        """Return whether something may be lost; the rest is what a crash leaves and a broker mends.
-
-        Zeros behind records were never written. A file of nothing else was, and its contents are gone.
-        """
-        is_whole_file = self.status == Anomaly.ZEROS.word and self.offset == 0
-        return is_whole_file or self.status not in HARMLESS
-
-
-Tell = Callable[[Trouble], None]
-"""How a reading tells what it meets."""
 
 HARMLESS: Final = frozenset(
     anomaly.word
@@ -49,6 +24,7 @@ HARMLESS: Final = frozenset(
 
 UNREADABLE: Final = "unreadable"  # the system does not let the file be read
 BAD_MESSAGE: Final = "bad-message"  # what should be a message is none
+BAD_PROPERTIES: Final = "bad-properties"  # the message is whole, its properties cannot be read
 
 REASONS: Final[dict[str, str]] = {
     Anomaly.BAD_MESSAGE.word: "the message does not begin like one",
@@ -79,11 +55,32 @@ def reason_of(status: journal.Status | message_store.Status | queue_v2.SlotStatu
     return HOLE if status is message_store.Status.ZEROS else REASONS[status.word]
 
 
-def words_of(error: OSError | PathRefused) -> str:
-    """Return why a file cannot be read; its path is told beside."""
-    return str((error.strerror if isinstance(error, OSError) else None) or error)
+def damage_at(
+    path: Path,
+    status: str,
+    reason: str,
+    *,
+    offset: int | None = None,
+    size: int | None = None,
+    sequence: int | None = None,
+) -> Damage:
+    """Return a damage of a broker's files."""
+    return Damage(
+        path=path,
+        offset=offset,
+        size=size,
+        status=status,
+        reason=reason,
+        severity=severity_of(status, offset),
+        sequence=sequence,
+    )
 
 
-def ignore(trouble: Trouble) -> None:
-    """Tell nobody: what is wrong in a store matters to some readers only if a message is missing."""
-    del trouble
+def severity_of(status: str, offset: int | None) -> Severity:
+    """Return what a status costs: nothing if a crash leaves it and a broker handles it at its next start.
+
+    Zeros behind records were never written. A file of nothing else was, and its contents are gone.
+    """
+    is_whole_file = status == Anomaly.ZEROS.word and offset == 0
+    is_harmless = status in HARMLESS and not is_whole_file
+    return Severity.HARMLESS if is_harmless else Severity.LOST
