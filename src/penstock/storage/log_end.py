@@ -46,6 +46,8 @@ class EndRule:
     is_exact: bool = False
     term: int = 0  # of the snapshot beside the log
     takes_undecided: bool = False  # whether undecided records are to be taken for entries
+    # Whether the header can be read. If not, zeros directly behind it are part of its damage, not an end marker.
+    is_header_whole: bool = True
 
     def judge(
         self,
@@ -71,8 +73,9 @@ class EndRule:
             return LogEnd(Behind.DAMAGE, resumed)
         if resumed is None or _term_at(file, layout, resumed) < max(term, self.term):
             return LogEnd(Behind.STALE, resumed)
+        is_marker = self.is_header_whole or count != 0
         is_floor = layout.generation is Generation.TWO and not self.takes_undecided
-        return LogEnd(Behind.UNDECIDED if is_floor else Behind.DAMAGE, resumed)
+        return LogEnd(Behind.UNDECIDED if is_floor and is_marker else Behind.DAMAGE, resumed)
 
 
 def _term_at(file: File, layout: LogLayout, offset: int) -> int:

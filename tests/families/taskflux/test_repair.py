@@ -293,6 +293,17 @@ def test_a_removal_in_an_entry_of_a_fallen_term_takes_nothing_away(tmp_path: Pat
     assert left == ["not-applied"]
 
 
+def test_a_zeroed_header_and_first_marker_hid_every_record_of_a_generation_2_log(
+    tmp_path: Path,
+) -> None:
+    # The commit index is lost with the header, and the zeroed marker looked like the end of an empty log.
+    files = TWO.files()
+    name = next(name for name in files if Path(name).name.startswith("log"))
+    out, left = salvaged(tmp_path, files | {name: bytes(16) + files[name][16:]})
+    assert whole_tasks(TWO, {2}) <= Counter(listed(out))
+    assert left[0] == "bad-header"
+
+
 # --- any one damage ------------------------------------------------------------------------------
 
 

@@ -195,6 +195,7 @@ class History:
             is_exact=self.is_ours,
             term=term,
             takes_undecided=self.takes_undecided,
+            is_header_whole=all(found.path != log.path for found in self.unreadable),
         )
 
     def new_queues(self) -> Queues:
