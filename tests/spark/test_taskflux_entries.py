@@ -311,7 +311,7 @@ def test_failfast_names_the_file_the_offset_and_the_entry(
     path = root / "data" / "log" / segment_name(4)
     assert str(caught.value) == (
         f"{path}, offset {offset}: entry 6, bad-checksum: the payload does not match its checksum;"
-        " mode PERMISSIVE reads on and tells"
+        " mode PERMISSIVE reads on and reports it"
     )
 
 

@@ -20,8 +20,6 @@ from penstock.families.beats.damage import GONE
 from penstock.families.beats.location import FAMILY, Location, Segment, resolve
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import (
-    ROW_SIZE,
-    DamagePlan,
     SegmentPlan,
     cut_segment,
     read_header,
@@ -30,6 +28,7 @@ from penstock.families.beats.tables.plan import (
 from penstock.families.beats.tables.read import end_of_growing, read_segment
 from penstock.families.columns import Table
 from penstock.families.damage import Damage
+from penstock.families.damage_table import ROW_SIZE, DamagePlan
 from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.files import FILES
@@ -236,7 +235,7 @@ class GrowingSpool:
         plan = self._plan_of(location, segment, begin)
         if isinstance(plan, Damage):
             shown = shown_path(str(self._path), segment.path)
-            told = DamagePlan(found_damage=((shown, plan),))
+            told = DamagePlan(found=((shown, plan),))
             return [Split(family=FAMILY, source=str(self._path), size=ROW_SIZE, plan=told)]
         if is_last:
             # It may be longer by now; between two offsets there is always the same.

@@ -7,7 +7,6 @@ What ``state.dat`` says is held to the segment by whoever reads that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.columns import Op, Table
 from penstock.families.damage import Damage, words_of
+from penstock.families.damage_table import ROW_SIZE, plan_damage
 from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.files import opened
@@ -29,9 +29,6 @@ from penstock.families.plan import edges
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
-
-ROW_SIZE: Final = 1
-"""What a split of a few rows counts for in a group."""
 
 INDEX_BITS: Final = 32
 """Bits of a frame's number that are its place in the segment: headers count no further."""
@@ -68,13 +65,6 @@ class SegmentPlan:
         return Header(self.version, self.count, Options(self.options))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagePlan:
-    """What was met on the way to the frames."""
-
-    found_damage: tuple[tuple[str, Damage], ...]  # with the path as the rows have it
-
-
 def plan_source(
     source: str, location: Location, options: ReadOptions, filters: Filters
 ) -> list[Split]:
@@ -97,7 +87,7 @@ def plan_source(
         whole = segment_plan(source, location.name, segment, header)
         state = None if options.table is Table.ENTRIES else location.state
         splits += cut_segment(source, _with_state(whole, state), options.split_size)
-    return [*_damage_splits(source, found_damage, options, filters), *splits]
+    return [*plan_damage(FAMILY, source, found_damage, options, filters), *splits]
 
 
 def read_header(segment: Segment) -> Header | Damage:
@@ -195,18 +185,6 @@ def _ops(table: Table) -> set[str]:
 def number_of(segment: int, index: int) -> int | None:
     """Return the number that a frame has in tables; ``None`` where there is none."""
     return (segment << INDEX_BITS) + index if segment <= NUMBER_MAX else None
-
-
-def _damage_splits(
-    source: str, found_damage: list[Damage], options: ReadOptions, filters: Filters
-) -> Iterator[Split]:
-    is_told = options.table is Table.ENTRIES and filters.is_open
-    if not is_told and options.mode is not Mode.FAILFAST:
-        return
-    shown = ((shown_path(source, each.path), each) for each in found_damage)
-    wanted = tuple(each for each in shown if filters.paths is None or each[0] in filters.paths)
-    if wanted:
-        yield _split(source, ROW_SIZE, DamagePlan(found_damage=wanted))
 
 
 def _split(source: str, size: int, plan: object) -> Split:

@@ -22,10 +22,11 @@ from penstock.families.beats.damage import (
 from penstock.families.beats.location import FAMILY
 from penstock.families.beats.tables.events import Events, Undecoded
 from penstock.families.beats.tables.keys import key_for
-from penstock.families.beats.tables.plan import NUMBER_MAX, DamagePlan, SegmentPlan, number_of
+from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, number_of
 from penstock.families.beats.tables.read import read_segment, waits_from
 from penstock.families.columns import OK, Kind, Op, Table, schema_of
 from penstock.families.damage import Damage, words_of
+from penstock.families.damage_table import DamagePlan, damage_rows, read_damage, why
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
@@ -64,40 +65,7 @@ def read_split(
     if isinstance(plan, SegmentPlan):
         yield from _Reading(split.source, plan, options, filters, columns).batches()
     elif isinstance(plan, DamagePlan):
-        for shown, damage in plan.found_damage:
-            yield from damage_rows(split.source, shown, damage, options, columns)
-
-
-def damage_rows(
-    source: str, shown: str, damage: Damage, options: ReadOptions, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
-    import pyarrow as pa
-
-    if options.mode is Mode.FAILFAST and damage.is_lost:
-        raise CorruptData(
-            why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
-        )
-    if options.mode is not Mode.DROPMALFORMED and options.table is Table.ENTRIES:
-        row = {
-            "source": source,
-            "family": FAMILY,
-            "kind": Kind.DAMAGE,
-            "path": shown,
-            "offset": damage.offset,
-            "size": damage.size,
-            "payload": damage.data or None,
-            "properties": None if damage.is_lost else [("harmless", "true")],
-            "status": damage.status,
-            "reason": damage.reason,
-        }
-        schema = pa.schema([schema_of(options.table).field(name) for name in columns])
-        yield pa.RecordBatch.from_pylist([row], schema=schema)
-
-
-def why(status: str, reason: str | None) -> str:
-    """Return why a job fails."""
-    return f"{status}: {reason}; mode PERMISSIVE reads on and tells"
+        yield from read_damage(split, options, columns)
 
 
 class _Reading:
@@ -151,7 +119,7 @@ class _Reading:
             raise InvalidValue(f"{damage.path}: {damage.reason}; check the key")
         if self._filters.is_open or self._options.mode is Mode.FAILFAST:
             yield from damage_rows(
-                self._source, self._plan.shown, damage, self._options, self._columns
+                FAMILY, self._source, self._plan.shown, damage, self._options, self._columns
             )
 
     def _build(self, frames: FrameColumns) -> Iterator[pa.RecordBatch]:

@@ -20,16 +20,13 @@ from typing import Final
 
 from penstock.errors import CannotConvert, InvalidValue, PathRefused
 from penstock.families.columns import Table
-from penstock.families.damage import Damage
+from penstock.families.damage_table import ROW_SIZE, plan_damage
 from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
-
-ROW_SIZE: Final = 1
-"""What a split without bytes counts for in a group."""
 
 STORES: Final = ("store", "store-file", "queue-store")
 """The kinds of locations that have no index."""
@@ -60,13 +57,6 @@ class FilePlan:
     key: int = 0
     number: int = 0  # of a segment
     entry_count: int = 0  # how many messages a segment numbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagePlan:
-    """What was met on the way to the files: names and settings that cannot be read."""
-
-    found_damage: tuple[tuple[str, Damage], ...]  # with the path as the rows have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +94,10 @@ def plan_source(
 def _damage_splits(
     source: str, location: Location, options: ReadOptions, filters: Filters
 ) -> list[Split]:
-    is_told = options.table is Table.ENTRIES and filters.is_open and "vhost" not in options.own
-    if not is_told and options.mode is not Mode.FAILFAST:
-        return []
-    found_damage = tuple((shown_path(source, each.path), each) for each in location.found_damage)
-    if filters.paths is not None:
-        found_damage = tuple(each for each in found_damage if each[0] in filters.paths)
-    return [_split(source, ROW_SIZE, DamagePlan(found_damage=found_damage))] if found_damage else []
+    # Damage on the way to the files belongs to no vhost.
+    is_wanted = "vhost" not in options.own or options.mode is Mode.FAILFAST
+    found = location.found_damage if is_wanted else ()
+    return plan_damage(FAMILY, source, found, options, filters)
 
 
 def _split(source: str, size: int, plan: object) -> Split:

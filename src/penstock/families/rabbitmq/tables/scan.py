@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadData, CorruptData, InvalidValue, PathRefused
 from penstock.families import arrow
 from penstock.families.columns import Kind, Op, Table, schema_of
-from penstock.families.damage import Damage, words_of
+from penstock.families.damage import words_of
+from penstock.families.damage_table import DamagePlan, damage_rows, read_damage, why
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
@@ -26,7 +27,7 @@ from penstock.families.rabbitmq.tables.files import (
 )
 from penstock.families.rabbitmq.tables.messages import MessageParts, ScannedMessages, json_of_keys
 from penstock.families.rabbitmq.tables.names import text_of
-from penstock.families.rabbitmq.tables.plan import DamagePlan, FileKind, FilePlan, QueuePlan
+from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE
 
@@ -62,38 +63,7 @@ def read_split(
 
         yield from state.read(split.source, plan, options, columns)
     elif isinstance(plan, DamagePlan):
-        for shown, damage in plan.found_damage:
-            yield from damage_rows(split.source, shown, damage, options, columns)
-
-
-def damage_rows(
-    source: str, shown: str, damage: Damage, options: ReadOptions, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
-    import pyarrow as pa
-
-    if options.mode is Mode.FAILFAST:
-        raise CorruptData(
-            why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
-        )
-    if options.mode is Mode.PERMISSIVE and options.table is Table.ENTRIES:
-        row = {
-            "source": source,
-            "family": FAMILY,
-            "kind": Kind.DAMAGE,
-            "path": shown,
-            "offset": damage.offset,
-            "size": damage.size,
-            "status": damage.status,
-            "reason": damage.reason,
-        }
-        schema = pa.schema([schema_of(options.table).field(name) for name in columns])
-        yield pa.RecordBatch.from_pylist([row], schema=schema)
-
-
-def why(status: str, reason: str | None) -> str:
-    """Return why a job fails."""
-    return f"{status}: {reason}; mode PERMISSIVE reads on and tells"
+        yield from read_damage(split, options, columns)
 
 
 def address_properties(messages: MessageParts, *, vhost: bool) -> list[Property]:
@@ -167,7 +137,7 @@ class _Reading:
         damage = damage_at(Path(self._plan.path), status, reason, offset=offset)
         if self._filters.is_open or self._options.mode is Mode.FAILFAST:
             yield from damage_rows(
-                self._source, self._plan.shown, damage, self._options, self._columns
+                FAMILY, self._source, self._plan.shown, damage, self._options, self._columns
             )
 
     def _build(self, rows: Rows) -> pa.RecordBatch | None:

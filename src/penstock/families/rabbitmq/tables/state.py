@@ -16,6 +16,7 @@ from penstock.errors import CorruptData
 from penstock.families import arrow
 from penstock.families.columns import Table, schema_of
 from penstock.families.damage import Damage, ignore
+from penstock.families.damage_table import why
 from penstock.families.description import shown_path
 from penstock.families.open_files import OpenFiles
 from penstock.families.options import Mode, ReadOptions
@@ -29,7 +30,7 @@ from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_keys, json_of_name
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
 from penstock.families.rabbitmq.tables.plan import QueuePlan
-from penstock.families.rabbitmq.tables.scan import address_properties, property_text, why
+from penstock.families.rabbitmq.tables.scan import address_properties, property_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -322,7 +322,7 @@ class Builder:
         status = int(rows.status[first])
         index = f"entry {rows.index[first]}, " if rows.has_index[first] else ""
         raise CorruptData(
-            f"{index}{_STATUSES[status]}: {_REASONS[status]}; mode PERMISSIVE reads on and tells",
+            f"{index}{_STATUSES[status]}: {_REASONS[status]}; mode PERMISSIVE reads on and reports it",
             path=self._plan.path,
             offset=int(rows.offset[first]),
         )
