@@ -81,7 +81,7 @@ def test_tasks_go_to_their_queues_and_other_events_to_one(tmp_path: Path, to: Va
         "": [(0, b"default")],
         "queue": [(0, PLAIN[16:83]), (0, PLAIN[95:212])],
     }
-    assert (done.tasks, len(done.queues), done.terms_dropped, found_damage) == (6, 4, 1, [])
+    assert (done.tasks, done.queues, done.terms_dropped, found_damage) == (6, 4, 1, [])
 
 
 def test_only_what_waits_is_converted(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from penstock.errors import CannotConvert, InvalidValue
+from penstock.errors import InvalidValue
 from penstock.families.beats.damage import NOT_ENCODABLE, TOO_DEEP
 from penstock.families.beats.ingest import Left, read_tasks, refusing_locked
 from penstock.families.beats.location import Location, Segment
@@ -20,27 +19,13 @@ from penstock.families.beats.tasks import refuse_state
 from penstock.families.beats.versions import SegmentVersion
 from penstock.families.damage import Damage, Report
 from penstock.families.progress import Progress, no_progress
-from penstock.families.taskflux.new_directory import new_directory, whole_directory
+from penstock.families.taskflux.new_directory import whole_directory
+from penstock.families.taskflux.task_log import new_task_log
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import NO_OPTIONS, Header, Options, PayloadFormat
-from penstock.formats.taskflux.deltas import encode_delta
-from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import Variant
-from penstock.model import (
-    DEFAULT_QUEUE,
-    NO_LIMITS,
-    AddTask,
-    CreateQueue,
-    HardState,
-    QueueName,
-    Term,
-)
-
-TERM: Final = Term(1)
-
-SYNC_SIZE: Final = 8 * 2**20
-"""Bytes of payload between two syncs: what is held of a log that is not written yet."""
+from penstock.model import QueueName
 
 
 @dataclass(slots=True)
@@ -48,7 +33,7 @@ class Converted:
     """What a conversion to a node's directory wrote."""
 
     entries: int = 0
-    queues: set[QueueName] = field(default_factory=set)
+    queues: int = 0
     tasks: int = 0
     terms_dropped: int = 0  # tasks that lost a delay or an expiry
     left: Left = field(default_factory=Left)
@@ -68,33 +53,15 @@ def convert(
 
     Raises ``CannotConvert`` and ``PathRefused``.
     """
-    if to.generation is Generation.ONE:
-        raise CannotConvert(
-            "events of a spool are not written as generation 1; choose taskflux-2 or taskflux-3"
-        )
     refuse_state(location)
     done = Converted()
-    size = 0
-    with new_directory(out, to, source=location.home) as new:
+    with new_task_log(out, to, source=location.home, what="events of a spool") as log:
         for task in read_tasks(
             location, key=key, report=report, otherwise=queue, left=done.left, progress=progress
         ):
-            if task.queue not in done.queues:
-                done.queues.add(task.queue)
-                if task.queue != DEFAULT_QUEUE:  # which every node has
-                    new.append(TERM, encode_delta(CreateQueue(queue=task.queue, policy=NO_LIMITS)))
-                    done.entries += 1
-            if size + len(task.payload) > SYNC_SIZE:
-                new.commit()
-                size = 0
-            change = AddTask(queue=task.queue, key=task.key, payload=task.payload)
-            new.append(TERM, encode_delta(change))
-            size += len(task.payload)
-            done.tasks += 1
-            done.entries += 1
+            log.add(task.queue, task.key, task.payload)
             done.terms_dropped += task.has_terms
-        new.commit()
-        new.write_metadata(HardState(term=TERM))
+    done.entries, done.queues, done.tasks = log.entries, len(log.queues), log.tasks
     return done
 
 

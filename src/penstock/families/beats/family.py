@@ -316,7 +316,7 @@ class BeatsFiles:
                 f"{done.terms_dropped} tasks had a delay or an expiry, which do not survive a conversion"
             )
         damage.judge(self.path, outcome)
-        row = written(variant, out, done.entries, None, len(done.queues), done.tasks)
+        row = written(variant, out, done.entries, None, done.queues, done.tasks)
         return row | {"left_too_large": done.left.too_large, "too_deep": damage.too_deep}
 
     def count_parts(self, values: Values) -> int:
