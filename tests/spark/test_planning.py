@@ -23,9 +23,9 @@ from penstock.errors import (
     StorageError,
     UnknownFormat,
 )
+from penstock.families import files
 from penstock.families.family import Split
 from penstock.families.plan import GROUP_MAX, group
-from penstock.families.taskflux import location as target
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.storage.files import OsFile, OsFiles
@@ -331,7 +331,7 @@ def test_a_file_that_may_not_be_read_is_refused(
                 raise PermissionError(13, "Permission denied", str(path))
             return super().open(path, write=write, create=create)
 
-    monkeypatch.setattr(target, "FILES", Guarded())
+    monkeypatch.setattr(files, "FILES", Guarded())
     error = refused(root, table=table)
     assert isinstance(error, PathRefused)
     assert str(error) == (

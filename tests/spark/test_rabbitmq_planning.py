@@ -164,4 +164,4 @@ def test_a_source_says_that_it_has_no_log_and_which_queues_it_has(tmp_path: Path
     ]
     assert source.size == resolve(made.path).size
     newest = max(path.stat().st_mtime_ns for path in resolve(made.path).files)
-    assert source.written_us == newest // 1000
+    assert source.migrated_with["as_of"] == newest // 1000

@@ -50,7 +50,6 @@ class Source:
     has_log: bool = True
     # Without a log: its queues, each once; None if only its rows tell them.
     queues: tuple[SourceQueue, ...] | None = ()
-    written_us: int = 0  # without a log: when the newest of its files was written to
     notice: str | None = None  # names both sets of files, where its directory holds two
     left_out: tuple[str, ...] = ()  # queues that are not read, in words
     # Without a log: whether removals are known by a position only, and so are in the table of changes, not of entries.
@@ -86,6 +85,15 @@ def shown_path(source: str, path: Path) -> str:
     if text == source:
         return path.name
     return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
+
+
+def file_at(source: str, path: Path) -> File:
+    """Return a file that is no part of a log; a read reports one that was removed or cannot be read."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        size = 0
+    return File(shown=shown_path(source, path), first=None, size=size)
 
 
 NAMED_MAX: Final = 10

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from penstock.families.beats.damage import BAD_END, BAD_EVENT
 from penstock.families.beats.location import FAMILY, Location
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.columns import OK
-from penstock.families.description import File, Source, shown_path
+from penstock.families.description import Source, file_at
 
 
 def describe(name: str, location: Location) -> Source:
@@ -20,14 +18,11 @@ def describe(name: str, location: Location) -> Source:
     paths = [segment.path for segment in location.segments]
     if location.state_path is not None:
         paths.append(location.state_path)
-    looks = [(path, _look(path)) for path in paths]
     return Source(
         name=name,
         family=FAMILY,
         words=f"Beats' disk queue, {location.kind}",
-        files=tuple(
-            File(shown=shown_path(name, path), first=None, size=size) for path, (size, _) in looks
-        ),
+        files=tuple(file_at(name, path) for path in paths),
         begin=-1,
         log_first=0,
         covered=-1,
@@ -40,14 +35,4 @@ def describe(name: str, location: Location) -> Source:
         whole_statuses=(OK, BAD_END, BAD_EVENT),
         migration_refusal=f"{name}: tasks of a spool are brought to a node by 'penstock spool drain', or by 'penstock"
         " enqueue --from', which keep their delays; a pipeline reads them",
-        written_us=max((written for _, (_, written) in looks), default=0) // 1000,
     )
-
-
-def _look(path: Path) -> tuple[int, int]:
-    """Return a file's size, and when it was written to in nanoseconds."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0  # it went away, or may not be looked at: reading tells
-    return found.st_size, found.st_mtime_ns

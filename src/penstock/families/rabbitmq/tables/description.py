@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from penstock.families.description import File, Source, SourceQueue, shown_path
+from penstock.families.description import Source, SourceQueue, file_at
 from penstock.families.rabbitmq.ingest import last_write_us
 from penstock.families.rabbitmq.location import FAMILY, Location
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
@@ -26,10 +24,7 @@ def describe(name: str, location: Location) -> Source:
         name=name,
         family=FAMILY,
         words=f"RabbitMQ, {location.kind}",
-        files=tuple(
-            File(shown=shown_path(name, path), first=None, size=_size(path))
-            for path in location.files
-        ),
+        files=tuple(file_at(name, path) for path in location.files),
         begin=-1,
         log_first=0,
         covered=-1,
@@ -40,15 +35,7 @@ def describe(name: str, location: Location) -> Source:
         queues=()
         if location.kind in STORES
         else tuple(SourceQueue(*each) for each in sorted(queues.items())),
-        written_us=last_write_us(location),
         migrated_with={"as_of": last_write_us(location), "properties": "envelope"},
         is_ingested=True,
         left_out=tuple(other.words for other in location.others),
     )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # it went away, or may not be looked at: reading tells
