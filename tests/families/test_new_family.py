@@ -129,4 +129,4 @@ spark.stop()
     assert done.stdout.splitlines() == [
         "[('mail', 7, b'the reply'), ('orders', 1, b'the invoice'), ('orders', 2, b'the letter')]",
         "[('orders', 1, b'the invoice')]",
-    ], done.stderr[-2000:]
+    ], done.stderr[:3000]

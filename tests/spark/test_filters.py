@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.families.taskflux import location as target
+from penstock.families import files as family_files
 from penstock.formats.taskflux.log import (
     LogLayout,
     encode_header,
@@ -118,7 +118,7 @@ class Opened(OsFiles):
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     files = Opened()
-    monkeypatch.setattr(target, "FILES", files)
+    monkeypatch.setattr(family_files, "FILES", files)
     return files.names_opened
 
 

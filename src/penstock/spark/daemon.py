@@ -36,7 +36,8 @@ def preload(worker: str) -> None:
     from penstock.families.registry import FAMILIES
 
     for family in FAMILIES:
-        with suppress(DependencyMissing):  # a family may need an extra of its own
+        # Only for speed: a family may have other modules, or need an extra that is missing.
+        with suppress(ImportError, DependencyMissing):
             importlib.import_module(f"penstock.families.{family}.tables.plan")
             if worker == "pyspark.worker":
                 importlib.import_module(f"penstock.families.{family}.tables.scan")
