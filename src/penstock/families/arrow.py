@@ -26,6 +26,17 @@ def _gather_kernel(data: Any, offset: Any, size: Any, ends: Any, gathered: Any) 
             target[i] = source[i]
 
 
+def gather(
+    data: NDArray[np.uint8],
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    starts: NDArray[Any],
+    gathered: NDArray[np.uint8],
+) -> None:
+    """Copy a stretch of ``data`` for each row to where the row begins in ``gathered``."""
+    compiled(_gather_kernel)(data, offset, size, starts, gathered)
+
+
 def stretches(
     data: NDArray[np.uint8],
     offset: NDArray[np.int64],
@@ -43,7 +54,7 @@ def stretches(
     ends = np.zeros(len(size) + 1, dtype=np.int32)
     np.cumsum(size, out=ends[1:])
     gathered = np.empty(int(ends[-1]), dtype=np.uint8)
-    compiled(_gather_kernel)(data, offset, size, ends, gathered)
+    gather(data, offset, size, ends, gathered)
     buffers = [_validity(is_there), pa.py_buffer(ends), pa.py_buffer(gathered)]
     return pa.Array.from_buffers(kind, len(size), buffers, int((~is_there).sum()))
 

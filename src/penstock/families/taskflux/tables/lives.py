@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import CorruptData
 from penstock.families import arrow
 from penstock.families.files import opened
+from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, restore_snapshot
 from penstock.families.taskflux.tables.scan import _Rows
 from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE
@@ -62,6 +63,23 @@ class _Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Payloads:
+    """Payloads one behind the other. An Arrow array of several chunks would be joined by every ``take``."""
+
+    data: NDArray[np.uint8]
+    ends: Numbers  # where each begins; the last is the end of all
+
+    def take(self, places: Numbers) -> pa.Array:
+        """Return a column of some of them."""
+        import numpy as np
+        import pyarrow as pa
+
+        start = self.ends[places]
+        there = np.ones(len(places), dtype=np.bool_)
+        return arrow.stretches(self.data, start, self.ends[places + 1] - start, there, pa.binary())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
     """The queues after an entry."""
 
@@ -71,7 +89,7 @@ class State:
     left: dict[QueueName, _Left]
     changes: Changes
     gathered: Numbers  # places of adds whose payloads were gathered, in their order
-    payloads: pa.ChunkedArray
+    payloads: _Payloads
 
     @property
     def names(self) -> list[QueueName]:
@@ -93,23 +111,25 @@ class State:
         order = np.lexsort((ids, keys))
         for start in range(0, len(order), rows):
             some = order[start : start + rows]
-            is_old = some < len(stored)
-            at = np.searchsorted(self.gathered, left.places[some[~is_old] - len(stored)])
-            new = self.payloads.take(pa.array(at)).combine_chunks()
-            both = pa.concat_arrays([old.take(pa.array(some[is_old])), *_arrays(new)])
-            back = np.empty(len(some), dtype=np.int64)
-            back[np.argsort(~is_old, kind="stable")] = np.arange(len(some))
             yield {
                 "task_id": pa.array(ids[some].view(np.int64)),
                 "key": pa.array(keys[some]),
-                "payload": both.take(pa.array(back)),
+                "payload": self._payloads(left.places, old, some),
             }
 
+    def _payloads(self, places: Numbers, old: pa.Array, some: Numbers) -> pa.Array:
+        """Return the payloads of some tasks of a queue: those of the snapshot count first, then those that were added."""
+        import numpy as np
+        import pyarrow as pa
 
-def _arrays(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    import pyarrow as pa
-
-    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+        is_old = some < len(old)
+        new = self.payloads.take(np.searchsorted(self.gathered, places[some[~is_old] - len(old)]))
+        if not is_old.any():
+            return new
+        both = pa.concat_arrays([old.take(pa.array(some[is_old])), new])
+        back = np.empty(len(some), dtype=np.int64)
+        back[np.argsort(~is_old, kind="stable")] = np.arange(len(some))
+        return both.take(pa.array(back))
 
 
 def replay_columns(history: History, *, at: int | None) -> State | None:
@@ -299,30 +319,38 @@ def _one_life(changes: Changes, life: Numbers, before: QueueContents | None) -> 
 
 def _gather(
     history: History, changes: Changes, left: dict[QueueName, _Left]
-) -> tuple[Numbers, pa.ChunkedArray]:
+) -> tuple[Numbers, _Payloads]:
     """Return the places of all adds that are left, in file order, and their payloads."""
     import numpy as np
-    import pyarrow as pa
 
     none = np.zeros(0, dtype=np.int64)
     places = np.sort(np.concatenate([none, *(one.places for one in left.values())]))
-    chunks: list[pa.Array] = []
+    ends = np.zeros(len(places) + 1, dtype=np.int64)
+    np.cumsum(changes.size[places], out=ends[1:])
+    gathered = np.empty(int(ends[-1]), dtype=np.uint8)
+    edges = np.searchsorted(changes.file[places], np.arange(len(history.target.logs) + 1))
     for number, log in enumerate(history.target.logs):
-        own = places[changes.file[places] == number]
-        offset, size = changes.offset[own], changes.size[own]
-        start = 0
-        with opened(log.path) as file:
-            while start < len(own):
-                base = int(offset[start])
-                end = max(start + 1, int(np.searchsorted(offset, base + reading.WINDOW)))
-                stretch = int(offset[end - 1] + size[end - 1]) - base
-                data = np.frombuffer(file.read(base, stretch), dtype=np.uint8)
-                if len(data) < stretch:
-                    raise CorruptData(
-                        "became shorter while it was read; read it again", offset=base
-                    )
-                there = np.ones(end - start, dtype=np.bool_)
-                some = offset[start:end] - base
-                chunks.append(arrow.stretches(data, some, size[start:end], there, pa.binary()))
-                start = end
-    return places, pa.chunked_array(chunks, pa.binary())
+        own = slice(edges[number], edges[number + 1])
+        offset, size = changes.offset[places[own]], changes.size[places[own]]
+        _gather_file(log, offset, size, ends[own], gathered)
+    return places, _Payloads(data=gathered, ends=ends)
+
+
+def _gather_file(
+    log: LogFile, offset: Numbers, size: Numbers, starts: Numbers, gathered: NDArray[np.uint8]
+) -> None:
+    """Copy payloads of one file to where each begins among all."""
+    import numpy as np
+
+    start = 0
+    with opened(log.path) as file:
+        while start < len(offset):
+            base = int(offset[start])
+            end = max(start + 1, int(np.searchsorted(offset, base + reading.WINDOW)))
+            stretch = int(offset[end - 1] + size[end - 1]) - base
+            data = np.frombuffer(file.read(base, stretch), dtype=np.uint8)
+            if len(data) < stretch:
+                raise CorruptData("became shorter while it was read; read it again", offset=base)
+            some = slice(start, end)
+            arrow.gather(data, offset[some] - base, size[some], starts[some], gathered)
+            start = end
