@@ -29,6 +29,7 @@ MODULES: Final = (
     "penstock.aio",
     "penstock.paged",
     "penstock.spark",
+    "penstock.tables",
     "penstock.testing",
 )
 """The public modules. One without ``__all__`` has no section."""
@@ -40,7 +41,7 @@ INTRODUCTION: Final = """\
 # API reference
 
 The public names of the Python package. `scripts/api` generates this page from the source; `scripts/check` fails if the page
-is out of date. [Client](client.md), [spool](spool.md) and [Spark](spark.md) explain how to use the names.
+is out of date. [Client](client.md), [spool](spool.md), [tables](tables.md) and [Spark](spark.md) explain how to use the names.
 
 Modules and names that are not on this page may change without notice, also if other pages or the examples use them, such as
 the steps of the Spark pipeline.

@@ -24,7 +24,14 @@ import penstock
 from penstock import errors
 
 TESTING = "penstock.testing"
-MODULES = ("penstock", "penstock.aio", "penstock.paged", "penstock.spark", TESTING)
+MODULES = (
+    "penstock",
+    "penstock.aio",
+    "penstock.paged",
+    "penstock.spark",
+    "penstock.tables",
+    TESTING,
+)
 """The public modules; one without ``__all__`` declares nothing yet."""
 
 EXTRAS = {
@@ -33,6 +40,8 @@ EXTRAS = {
     "pyarrow",
     "pyspark",
     "pandas",
+    "duckdb",
+    "polars",
     "cbor2",
     "lz4",
     "cryptography",
@@ -189,6 +198,7 @@ OUTSIDE = {
     *vars(threading),
     *vars(asyncio),
     *("os", "threading", "asyncio", "Path", "SparkSession", "DataFrame", "Unpack"),
+    *("Expression", "RecordBatchReader", "LazyFrame", "DuckDBPyConnection", "DuckDBPyRelation"),
 }
 """Names in annotations that are not ours."""
 

@@ -1,7 +1,8 @@
 """Penstock: a durable, replicated priority task queue whose every file is a Spark table.
 
 ``connect`` returns a client of a node, ``open`` runs a node in this process, and ``worker`` turns a function into a
-consumer of a queue. ``aio`` contains the asyncio client, ``spark`` the Spark data source.
+consumer of a queue. ``aio`` contains the asyncio client, ``tables`` reads
+files as Arrow tables, ``spark`` is the Spark data source.
 
 Importing this package loads only the exceptions. Every other name is imported when it is first used.
 """
@@ -55,7 +56,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock import aio, paged, spark
+    from penstock import aio, paged, spark, tables
     from penstock.client.blocking import Client
     from penstock.client.subscription import Subscription
     from penstock.client.values import Delivery, PeekedTask
@@ -142,6 +143,7 @@ __all__ = [
     "open",
     "paged",
     "spark",
+    "tables",
     "worker",
 ]
 
@@ -170,6 +172,7 @@ _HOMES: Final = {
     "open": "penstock.server.embedded:open_directory",
     "paged": "penstock.paged",
     "spark": "penstock.spark",
+    "tables": "penstock.tables",
     "worker": "penstock.client.worker:worker",
 }
 """Where the names are defined that are imported when they are first used: module, or module and attribute."""

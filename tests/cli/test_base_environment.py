@@ -48,7 +48,9 @@ NEEDING: Final[dict[str, dict[str, str]]] = {
         "--data paged --listen 127.0.0.1:0": "paged",
     },
     "queue create": {"large --implementation paged": "paged"},
-    "enqueue": {f"--from {STORE}": "spark", "--from spool --queue q": "spool"},
+    "enqueue": {f"--from {STORE}": "tables", "--from spool --queue q": "spool"},
+    "sql": {"SELECT --from node": "sql"},
+    "export": {"node --to tasks.parquet": "tables"},
     "pipeline run": {"--in node --out out": "spark", "--in node --out out --format delta": "delta"},
     "pipeline tasks": {"--in node": "spark"},
     "pipeline snapshot": {"--in node --out out": "spark"},
@@ -62,7 +64,7 @@ NEEDING: Final[dict[str, dict[str, str]]] = {
         "sealed --queue q x --encrypt --key-file key": "spool",
     },
     **{
-        command: {f"spool {flags}": "spool", f"{STORE} {flags}": "spark"}
+        command: {f"spool {flags}": "spool", f"{STORE} {flags}": "tables"}
         for command, flags in (
             ("inspect", ""),
             ("dump", ""),
@@ -128,19 +130,22 @@ CALLS: Final = {
     "penstock.spark.register": "spark",
     "penstock.spark.session": "spark",
     "penstock.spark.with_event": "spark",
+    "penstock.tables.read('node')": "tables",
+    "penstock.tables.scan_polars('node')": "sql",
+    "penstock.tables.duckdb_relation(None, 'node')": "sql",
     "penstock.connect('127.0.0.1:1', spool='out')": "spool",
     "asyncio.run(connect())": "spool",
     "penstock.open('paged')": "paged",
-    "list(scan_entries(b'', LogLayout.THREE, start=8))": "spark",
-    "list(scan_columns(b'', LogLayout.THREE, start=8))": "spark",
-    "compiled(print)": "spark",
+    "list(scan_entries(b'', LogLayout.THREE, start=8))": "tables",
+    "list(scan_columns(b'', LogLayout.THREE, start=8))": "tables",
+    "compiled(print)": "tables",
     "decode_event(b'x', PayloadFormat.CBOR)": "spool",
 }
 """Calls that need an extra, and which one."""
 
 CALL: Final = """
 import asyncio, json, sys
-import penstock, penstock.aio, penstock.spark
+import penstock, penstock.aio, penstock.spark, penstock.tables
 from penstock.formats.beats.event import decode_event
 from penstock.formats.beats.segment import PayloadFormat
 from penstock.formats.kernel import compiled
@@ -192,6 +197,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     assert {"numpy", "numba", "pyspark", "pyarrow", "prometheus_client", "cbor2", "uvloop"} <= {
         *hidden
     }
+    assert {"duckdb", "polars"} <= {*hidden}
     assert not {"typer", "rich", "fastcrc", "penstock"} & {*hidden}
     place = tmp_path_factory.mktemp("hiding")
     (place / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))

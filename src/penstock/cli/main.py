@@ -17,12 +17,14 @@ from penstock.cli import (
     dequeue,
     dev_cluster,
     enqueue,
+    export,
     files,
     node,
     pipeline,
     queues,
     serve,
     spool,
+    sql,
 )
 from penstock.cli.output import Exit, say
 from penstock.errors import PathMissing, PenstockError
@@ -102,6 +104,8 @@ _register(app, files.tasks, "tasks")
 _register(app, files.verify, "verify")
 _register(app, files.repair, "repair")
 _register(app, files.convert, "convert")
+_register(app, sql.sql, "sql")
+_register(app, export.export, "export")
 
 
 def _show_version(wanted: bool) -> None:

@@ -30,12 +30,12 @@ BATCH_ROWS: Final = 16_384
 
 def bulk() -> AbstractContextManager[None]:
     """Wrap the imports of numpy and numba by a bulk scan. Raises ``DependencyMissing``."""
-    return needing("spark", "reading files in bulk")
+    return needing("tables", "reading files in bulk")
 
 
 @cache
 def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the machine code of ``kernel`` and of what it calls. Needs numba, which the ``spark`` extra brings."""
+    """Return the machine code of ``kernel`` and of what it calls. Needs numba, which the ``tables`` extra brings."""
     with bulk():
         from numba import njit
 
