@@ -43,7 +43,11 @@ def test_all_real_directories_hold_their_truth_and_are_read_whole(
 ) -> None:
     roots = {str(unpacked(name, tmp_path / name)): name for name in NAMES}
     reader = spark.read.format("penstock")
-    tasks = reader.option("table", "tasks").option("asOf", "1970-01-01").option("properties", "envelope")
+    tasks = (
+        reader.option("table", "tasks")
+        .option("asOf", "1970-01-01")
+        .option("properties", "envelope")
+    )
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in tasks.load(list(roots)).collect():
         found[row["source"]].append(row.asDict())
