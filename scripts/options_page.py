@@ -15,8 +15,8 @@ are one declaration. An option that the family of the files does not have is ref
 
 NAMES = {
     Operation.INGEST: "`enqueue --from`",
-    Operation.TABLES: "tables, `pipeline tasks`, `pipeline migrate`",
-    Operation.PIPELINE: "`pipeline`",
+    Operation.TABLES: "tables, `sql`, `export`, `pipeline tasks`, `pipeline migrate`",
+    Operation.PIPELINE: "`sql`, `export`, `pipeline`",
     Operation.SPOOL: "`spool stat`, `tail`, `drain`",
 }
 

@@ -59,9 +59,9 @@ def test_quorum_queues_and_streams_are_reported_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(unpacked("c9_quorum_and_stream_kill9", tmp_path / "rabbit"))
-    assert not _check([root]).is_complete
+    assert not _check([root], {}).is_complete
     assert "2 queues are not classic and left out: quorum 'qq'" in capsys.readouterr().err
-    assert _check([root], classic_only=True).is_complete
+    assert _check([root], {"classic_only": True}).is_complete
 
 
 def test_a_run_beside_another_is_refused_and_names_the_holder_of_the_lock(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from penstock.families.beats.tables import read as reading
 from penstock.families.beats.tables.plan import SegmentPlan
 from penstock.families.columns import Table
 from penstock.families.options import parse_options
+from penstock.families.sources import find_sources
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.frame_scan import FrameScanner
 from penstock.formats.beats.segment import Options, PayloadFormat
 from penstock.formats.beats.task_event import encode_tasks
-from penstock.spark.pipeline.inputs import find_sources
 from penstock.storage.files import OsFiles
 from support import beats_spools as samples
 from support.beats_spools import KEY, VECTORS, sealed, some_events, spool, stored

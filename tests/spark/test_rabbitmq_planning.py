@@ -14,8 +14,8 @@ from penstock.families.options import parse_options
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
 from penstock.families.registry import open_files
+from penstock.families.sources import find_sources
 from penstock.formats.taskflux.generation import Generation
-from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.stream import open_follower
 from penstock.storage.files import OsFiles
 from support.directories import build

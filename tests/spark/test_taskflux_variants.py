@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.pipeline import _chosen
+from penstock.cli.table_flags import chosen_paths
 from penstock.errors import PathRefused
 from penstock.formats.taskflux.log import LogLayout, encode_header
 from support.command import penstock
@@ -87,10 +87,10 @@ def test_a_pipeline_takes_the_generation_that_is_asked_for(tmp_path: Path) -> No
     root = Case("2-mixed-killed").unpack(tmp_path / "root")
     other = Case("3-policies").unpack(tmp_path / "other")
     shutil.copytree(other / "data", root / "data")
-    assert _chosen([str(root)], {"generation": 2}) == [str(root / "consensus")]
-    assert _chosen([str(root)], {"generation": 3}) == [str(root / "data")]
+    assert chosen_paths([str(root)], {"generation": 2}) == [str(root / "consensus")]
+    assert chosen_paths([str(root)], {"generation": 3}) == [str(root / "data")]
     with pytest.raises(PathRefused):
-        _chosen([str(root)], {"generation": 1})
+        chosen_paths([str(root)], {"generation": 1})
 
 
 def test_a_pipeline_never_takes_the_other_of_two_sets_in_one_directory(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_a_pipeline_never_takes_the_other_of_two_sets_in_one_directory(tmp_path:
     segment = encode_header(LogLayout.THREE) + bytes(64)
     write_files(root, {f"data/log/{0:019d}.log": segment})
     assert table(root) == listed(root) != []
-    assert _chosen([str(root)], {"generation": 3}) == [str(root / "data" / "log")]
+    assert chosen_paths([str(root)], {"generation": 3}) == [str(root / "data" / "log")]
     assert table(root / "data" / "log") == []
     with pytest.raises(PathRefused):
-        _chosen([str(root)], {"generation": 2})
+        chosen_paths([str(root)], {"generation": 2})
 
 
 def test_tables_never_hold_overwritten_tasks_and_name_the_bytes_harmless(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.family_flags import with_family_flags
 from penstock.cli.output import bar, emit
-from penstock.cli.table_flags import AtOption, LeftOutOption, report_sources, table_options
+from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import InvalidValue
 from penstock.families.option import Operation, Values
 
@@ -23,7 +23,7 @@ class TableName(StrEnum):
     CHANGES = "changes"
 
 
-@with_family_flags(Operation.TABLES)
+@with_family_flags(Operation.TABLES, Operation.PIPELINE)
 def export(
     path: Annotated[
         list[str],
@@ -48,7 +48,6 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace FILE if it exists.")
     ] = False,
-    classic_only: LeftOutOption = False,
 ) -> None:
     """Write a table of PATH to one file: what the queues hold, or every entry. Needs no Java.
 
@@ -70,16 +69,17 @@ def export(
         check_target(to, overwrite=overwrite)
     except InvalidValue as error:
         raise typer.BadParameter(str(error), param_hint="--to") from None
+    paths = chosen_paths(path, values)
+    given = report_input(paths, values, at=at)
     scan = make_scan(
-        path,
+        paths,
         table,
         columns=None if columns is None else columns.split(","),
         at=at,
         options=table_options(values, table),
     )
-    code = report_sources(path, values, classic_only=classic_only)
     size = sum(split.size for split in scan.splits())
     with bar(size, "exporting") as shown:
         count = write(scan, to, overwrite=overwrite, advance=shown.advance)
     emit({"path": str(to), "table": table, "rows": count, "size": to.stat().st_size})
-    raise typer.Exit(code)
+    raise typer.Exit(given.exit_code)

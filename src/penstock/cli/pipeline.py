@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.family_flags import open_path, with_family_flags
+from penstock.cli.family_flags import with_family_flags
 from penstock.cli.output import Exit, emit, say
+from penstock.cli.table_flags import AtOption, Input, chosen_paths, of_tables, report_input
 from penstock.errors import PathRefused, SparkFailed, needing
-from penstock.families.description import left_out_words
 from penstock.families.family import refuse_queue
 from penstock.families.option import Operation, Values
-from penstock.families.registry import options_of
 from penstock.families.rows import encode_payload
 from penstock.formats.taskflux.generation import Generation
 
@@ -63,10 +61,6 @@ ConfOption = Annotated[
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting for Spark; may be repeated."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but what is wrong.")]
-AtOption = Annotated[
-    int | None,
-    typer.Option("--at", metavar="INDEX", min=-1, help="The state after this entry; the last one."),
-]
 UncommittedOption = Annotated[
     bool, typer.Option("--uncommitted", help="Include entries behind the commit index.")
 ]
@@ -85,60 +79,23 @@ tests made it.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """What is known of the files before they are read."""
-
-    size: int
-    is_complete: bool  # False if queues are left out, and the caller did not accept that
-
-
 def _check(
     paths: list[str],
+    values: Values,
     *,
     table_format: TableFormat = TableFormat.PARQUET,
     at: int | None = None,
-    classic_only: bool = False,
 ) -> Input:
-    """Return what is known of the input before Spark is started, which takes its time. Report queues that are not read.
+    """Return what is known of the input before Spark is started, which takes its time.
 
-    Raises ``DependencyMissing`` for a missing package, ``PathRefused`` for a path that holds nothing known, and
-    ``OutOfRange`` for an entry beyond the log.
+    Raises ``DependencyMissing`` for a missing package, and what ``report_input`` raises.
     """
     if table_format is TableFormat.DELTA:
         with needing("delta", "--format delta"):
             import deltalake  # noqa: F401 - needed when the tables are written, at the end
     with needing("spark", "penstock pipeline"):
         import pyspark.sql  # noqa: F401 - Spark itself is started later
-    from penstock.spark.pipeline.inputs import check_moment, find_sources
-
-    sources = find_sources(paths)
-    for source in sources:
-        if source.notice is not None:
-            say(source.notice)
-        check_moment(source, at)
-        if source.left_out:
-            say(f"{source.name}: {left_out_words(source.left_out)}")
-    return Input(
-        size=sum(source.size for source in sources),
-        is_complete=classic_only or not any(source.left_out for source in sources),
-    )
-
-
-def _chosen(paths: list[str], values: Values) -> list[str]:
-    """Return paths that open the files which the options choose, without options. Raises ``PenstockError``."""
-    own = {name: value for name, value in values.items() if name in _of_pipeline()}
-    if not own:
-        return paths
-    return [str(open_path(Path(path), Operation.PIPELINE, own).root) for path in paths]
-
-
-def _of_pipeline() -> set[str]:
-    return {option.name for _, option in options_of(Operation.PIPELINE)}
-
-
-def _of_tables(values: Values) -> Values:
-    return {name: value for name, value in values.items() if name not in _of_pipeline()}
+    return report_input(paths, values, at=at)
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
@@ -224,8 +181,8 @@ def run(
       penstock pipeline run --in node --out tables --incremental
       penstock pipeline run --in 'replica-*' --out audited --replicas
     """
-    paths = _chosen(paths, values)
-    given = _check(paths, table_format=table_format, classic_only="classic_only" in values)
+    paths = chosen_paths(paths, values)
+    given = _check(paths, values, table_format=table_format)
     from penstock.spark.pipeline.store import Store
 
     _settings(conf)  # refused before the directory is made
@@ -282,14 +239,14 @@ def tasks(
       penstock pipeline tasks --in node --at 4
       penstock pipeline tasks --in node --queue orders --quiet
     """
-    (path,) = _chosen([path], values)
-    given = _check([path], at=at, classic_only="classic_only" in values)
+    (path,) = chosen_paths([path], values)
+    given = _check([path], values, at=at)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
         from penstock.spark.pipeline.moment import moment
 
-        found = moment(spark, path, at, uncommitted=uncommitted, values=_of_tables(values))
+        found = moment(spark, path, at, uncommitted=uncommitted, values=of_tables(values))
         rows = found.tasks if queue is None else found.tasks.where(found.tasks.queue == queue)
         is_empty = True
         has_ids = not found.source.by_value
@@ -331,8 +288,8 @@ def snapshot(
       penstock pipeline snapshot --in node --at 4 --out then
       penstock serve --data then
     """
-    (path,) = _chosen([path], values)
-    given = _check([path], at=at)
+    (path,) = chosen_paths([path], values)
+    given = _check([path], values, at=at)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.snapshot import write_snapshot
@@ -371,8 +328,8 @@ def audit(
     Examples:
       penstock pipeline audit replica-1 replica-2 replica-3
     """
-    paths = _chosen(paths, values)
-    given = _check(paths)
+    paths = chosen_paths(paths, values)
+    given = _check(paths, values)
     with _spark(master, conf, quiet=quiet, size=given.size) as spark:
         from penstock.spark.pipeline.audit import audit as audit_replicas
 
@@ -415,8 +372,8 @@ def migrate(
       penstock pipeline migrate --from old --to localhost:2602
       penstock pipeline migrate --from rabbit --to localhost:2602
     """
-    (path,) = _chosen([path], values)
-    given = _check([path], at=at, classic_only="classic_only" in values)
+    (path,) = chosen_paths([path], values)
+    given = _check([path], values, at=at)
     is_node = _is_address(to)
     if is_node:
         from penstock.client.blocking import connect
@@ -427,7 +384,7 @@ def migrate(
         from penstock.spark.pipeline.moment import moment
         from penstock.spark.pipeline.unlogged import count_missing
 
-        own = _of_tables(values)
+        own = of_tables(values)
         found = moment(spark, path, at, uncommitted=uncommitted, values=own, for_migration=True)
         if is_node:
             queues, count = to_node(found, to, _teller(quiet))

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from penstock.cli.family_flags import with_family_flags
 from penstock.cli.output import Exit, cell, say
-from penstock.cli.table_flags import AtOption, LeftOutOption, report_sources, table_options
+from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import needing
 from penstock.families.option import Operation, Values
 
@@ -41,7 +41,7 @@ _LOCKED: Final = "SET enable_external_access = false; SET lock_configuration = t
 """Statements after which SQL reads no file and no address, and cannot undo that."""
 
 
-@with_family_flags(Operation.TABLES)
+@with_family_flags(Operation.TABLES, Operation.PIPELINE)
 def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A query in DuckDB's SQL.")],
     sources: Annotated[
@@ -53,7 +53,6 @@ def sql(
     values: Values,
     at: AtOption = None,
     table: Annotated[bool, typer.Option("--table", help="A table for people.")] = False,
-    classic_only: LeftOutOption = False,
 ) -> None:
     """Query files with SQL: the tables tasks, entries and changes are those of every --from PATH. Needs no Java.
 
@@ -69,7 +68,8 @@ def sql(
         raise typer.BadParameter("there is no query", param_hint="QUERY")
     with needing("sql", "penstock sql"):
         import duckdb
-    code = report_sources(sources, values, classic_only=classic_only)
+    sources = chosen_paths(sources, values)
+    given = report_input(sources, values, at=at)
     connection = duckdb.connect(config=_CONFIG)
     try:
         views = _add_views(connection, sources, at, values)
@@ -80,7 +80,7 @@ def sql(
             raise _cause(error, views) from None
     finally:
         connection.close()
-    raise typer.Exit(code)
+    raise typer.Exit(given.exit_code)
 
 
 def _add_views(

@@ -1,28 +1,69 @@
-"""What ``penstock sql`` and ``penstock export`` share: flags, and what is reported of the files before they are read."""
+"""What the commands that read tables share: ``sql``, ``export`` and ``pipeline``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from penstock.cli.family_flags import open_path
 from penstock.cli.output import Exit, say
+from penstock.families.description import left_out_words
 from penstock.families.option import Operation, Values
+from penstock.families.plan import expand
 from penstock.families.registry import options_of
+from penstock.families.sources import check_moment, find_sources
 
 AtOption = Annotated[
     int | None,
-    typer.Option(
-        "--at", metavar="INDEX", min=-1, help="The tasks after this entry; entries count from 0."
-    ),
+    typer.Option("--at", metavar="INDEX", min=-1, help="The state after this entry; the last one."),
 ]
-LeftOutOption = Annotated[
-    bool,
-    typer.Option(
-        "--classic-only", help="RabbitMQ: accept that queues of other kinds are left out."
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What is known of the files before they are read."""
+
+    size: int
+    is_complete: bool  # False if queues are left out, and the caller did not accept that
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.OK if self.is_complete else Exit.DAMAGE
+
+
+def chosen_paths(paths: Sequence[str], values: Values) -> list[str]:
+    """Return paths that open the files which the options choose, without options. Raises ``PenstockError``."""
+    own = {name: value for name, value in values.items() if name in _of_pipeline()}
+    if not own:
+        return list(paths)
+    return [str(open_path(path, Operation.PIPELINE, own).root) for path in expand(paths)]
+
+
+def report_input(paths: Sequence[str], values: Values, *, at: int | None = None) -> Input:
+    """Report what people must know of the files at chosen paths, and queues that are not read.
+
+    Raises ``PathRefused`` for a path that holds nothing known, and ``OutOfRange`` for an entry beyond the log.
+    """
+    sources = find_sources(paths, values=of_tables(values))
+    for source in sources:
+        if source.notice is not None:
+            say(source.notice)
+        check_moment(source, at)
+        if source.left_out:
+            say(f"{source.name}: {left_out_words(source.left_out)}")
+    is_accepted = "classic_only" in values
+    return Input(
+        size=sum(source.size for source in sources),
+        is_complete=is_accepted or not any(source.left_out for source in sources),
+    )
+
+
+def of_tables(values: Values) -> Values:
+    """Return the options that a read of tables has."""
+    return {name: value for name, value in values.items() if name not in _of_pipeline()}
 
 
 def table_options(values: Values, table: str) -> dict[str, str]:
@@ -34,16 +75,5 @@ def table_options(values: Values, table: str) -> dict[str, str]:
     }
 
 
-def report_sources(paths: Sequence[str], values: Values, *, classic_only: bool) -> Exit:
-    """Report queues that are not read, and return the exit code of that. Raises ``PenstockError``."""
-    from penstock.families.description import left_out_words
-    from penstock.spark.pipeline.inputs import find_sources
-
-    is_complete = True
-    for source in find_sources(paths, values=values):
-        if source.notice is not None:
-            say(source.notice)
-        if source.left_out:
-            say(f"{source.name}: {left_out_words(source.left_out)}")
-            is_complete = False
-    return Exit.OK if is_complete or classic_only else Exit.DAMAGE
+def _of_pipeline() -> set[str]:
+    return {option.name for _, option in options_of(Operation.PIPELINE)}

@@ -16,10 +16,10 @@ from penstock.families.rabbitmq.family import selection_of
 from penstock.families.rabbitmq.ingest import RANGE, plan, read_requests
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.verify import verify
+from penstock.families.sources import find_sources
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.pipeline.audit import audit
-from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.migrate import to_directory, to_node
 from penstock.spark.pipeline.moment import moment
 from penstock.spark.pipeline.run import run

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 from penstock.errors import CorruptData, InvalidValue
 from penstock.families.columns import Op
 from penstock.families.description import Source
+from penstock.families.sources import find_sources
 from penstock.spark.pipeline import tables
-from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.moment import Moment, moment
 from penstock.spark.pipeline.queue_records import queue_records
 from penstock.spark.pipeline.small import small_table

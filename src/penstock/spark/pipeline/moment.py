@@ -14,6 +14,7 @@ from penstock.families.columns import Op
 from penstock.families.description import Source
 from penstock.families.option import Values
 from penstock.families.registry import NO_VALUES
+from penstock.families.sources import check_moment, find_sources
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide
@@ -26,7 +27,6 @@ from penstock.spark.pipeline.histories import (
     with_last_ids,
     with_payloads,
 )
-from penstock.spark.pipeline.inputs import check_moment, find_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.errors import InvalidValue
 from penstock.families.description import Source
+from penstock.families.sources import find_sources
 from penstock.spark.pipeline import tables, unlogged
 from penstock.spark.pipeline.audit import compare
 from penstock.spark.pipeline.beginning import (
@@ -47,7 +48,6 @@ from penstock.spark.pipeline.histories import (
     with_last_ids,
     with_payloads,
 )
-from penstock.spark.pipeline.inputs import find_sources
 from penstock.spark.pipeline.reporting import write_report
 from penstock.spark.pipeline.small import small_table
 from penstock.spark.pipeline.store import Run, Staging, Store
