@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -18,11 +18,10 @@ from penstock.families.family import Files
 from penstock.families.option import Kind, Operation, Option, Values
 from penstock.families.registry import NO_VALUES, open_files, options_of
 
-VALUES = "values"
+VALUES: Final = "values"
 """The parameter of a command that receives the options which were given."""
 
-
-PREFIX = "family_"
+PREFIX: Final = "family_"
 """Before the names of parameters that are flags of families: a command may have a parameter of that name itself."""
 
 
@@ -63,17 +62,25 @@ def with_family_flags(
     return decorate
 
 
-def flag_of(option: Option, help_: str | None = None) -> Any:
+_TYPES: Final[dict[Kind, Any]] = {
+    Kind.FLAG: bool,
+    Kind.NUMBER: int | None,
+    Kind.FILE: Path | None,
+    Kind.TEXT: str | None,
+    Kind.TIME: str | None,
+}
+
+
+def _flag(option: Option, help_: str) -> Any:
     """Return the annotation of a parameter that is an option's flag."""
-    kinds: dict[Kind, Any] = {Kind.FLAG: bool, Kind.NUMBER: int | None, Kind.FILE: Path | None}
-    details: dict[str, Any] = {"help": help_ or option.help}
+    details: dict[str, Any] = {"help": help_}
     if option.metavar is not None:
         details["metavar"] = option.metavar
     if option.kind is Kind.NUMBER:
         details["min"] = option.lowest
     if option.kind is Kind.FILE:
         details["readable"] = False  # the family reports a file that cannot be read
-    return Annotated[kinds.get(option.kind, str | None), typer.Option(option.flag, **details)]
+    return Annotated[_TYPES[option.kind], typer.Option(option.flag, **details)]
 
 
 def open_path(path: Path, operation: Operation, values: Values = NO_VALUES) -> Files:
@@ -116,7 +123,7 @@ def _parameter(option: Option, help_: str) -> inspect.Parameter:
         PREFIX + option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if option.kind is Kind.FLAG else None,
-        annotation=flag_of(option, help_),
+        annotation=_flag(option, help_),
     )
 
 

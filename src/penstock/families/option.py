@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from penstock.errors import InvalidOption
 from penstock.families.values import (
-    format_names,
     format_time_us,
     parse_boolean,
-    parse_names,
     parse_number,
     parse_text,
     parse_time_us,
@@ -61,7 +59,6 @@ class Kind(Enum):
 
     FLAG = auto()  # given or not; true or false
     TEXT = auto()
-    NAMES = auto()  # a flag that can be repeated; a name or a JSON list
     TIME = auto()  # ISO 8601, UTC without a zone
     FILE = auto()
     NUMBER = auto()
@@ -95,8 +92,6 @@ class Option:
         match self.kind:
             case Kind.FLAG:
                 return parse_boolean(text)
-            case Kind.NAMES:
-                return parse_names(text)
             case Kind.TIME:
                 return parse_time_us(text)
             case Kind.NUMBER:
@@ -113,8 +108,6 @@ class Option:
         match self.kind:
             case Kind.FLAG:
                 return "true" if value else "false"
-            case Kind.NAMES:
-                return format_names(value)
             case Kind.TIME:
                 return format_time_us(value)
             case _:

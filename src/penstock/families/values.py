@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -90,11 +90,6 @@ def parse_time_us(value: str) -> int:
 def format_time_us(time_us: int) -> str:
     """Return a time as ``parse_time_us`` takes it."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
-
-
-def format_names(names: Iterable[str]) -> str:
-    """Return names as ``parse_names`` takes them."""
-    return json.dumps(sorted(names))
 
 
 def parse_fields(
