@@ -38,12 +38,14 @@ class Source:
     files: tuple[File, ...]
     # The last index that its history begins behind: -1 if the log tells everything from the beginning, else that of
     # the snapshot whose state it begins with.
-    begin: int
-    log_first: int  # the index of the first entry that the log still has
-    covered: int  # the last index that the snapshot covers; -1 without one
-    commit: int | None  # the last index known to be committed; None: every whole entry counts
-    by_value: bool  # whether removals name a value where no extension names an id
-    is_decided: bool  # whether only a replay in order tells what its entries did
+    begin: int = -1
+    log_first: int = 0  # the index of the first entry that the log still has
+    covered: int = -1  # the last index that the snapshot covers; -1 without one
+    commit: int | None = (
+        None  # the last index known to be committed; None: every whole entry counts
+    )
+    by_value: bool = False  # whether removals name a value where no extension names an id
+    is_decided: bool = False  # whether only a replay in order tells what its entries did
     by_array_heap: bool = False  # whether tasks left in the order of variants 1a and 1b of TaskFlux
     # Whether an order over all its entries exists. Without one there is no history, only what is stored now: its
     # queues and tasks are those that its family lists.

@@ -28,9 +28,8 @@ from penstock.formats.rabbitmq.properties import (
     json_of_block,
     json_of_properties,
     properties_of_json,
-    properties_of_term,
-    term_of_properties,
 )
+from penstock.formats.rabbitmq.property_terms import properties_of_term, term_of_properties
 from penstock.formats.rabbitmq.terms import Atom, decode_term, encode_term
 from support.damage import cuts, flipped
 from support.refusal import attempted

@@ -133,12 +133,6 @@ class LinesFile:
             family=NAME,
             words="a file of lines",
             files=(File(shown=self.path.name, first=None, size=self.size),),
-            begin=-1,
-            log_first=0,
-            covered=-1,
-            commit=None,
-            by_value=False,
-            is_decided=False,
             has_log=False,
             queues=tuple(SourceQueue(name, None) for name in names),
         )

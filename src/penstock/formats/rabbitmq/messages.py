@@ -11,11 +11,9 @@ from typing import Final
 
 from penstock.binary import Bytes
 from penstock.errors import CorruptData, InvalidValue, UnsupportedVersion
-from penstock.formats.rabbitmq.properties import (
-    Properties,
+from penstock.formats.rabbitmq.properties import Properties, decode_properties, encode_properties
+from penstock.formats.rabbitmq.property_terms import (
     bytes_of_term,
-    decode_properties,
-    encode_properties,
     properties_of_term,
     term_of_properties,
 )

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias
 
 from penstock.binary import UINT32, UINT64, Bytes, Reader
 from penstock.errors import CorruptData, InvalidValue
-from penstock.formats.rabbitmq.terms import FALSE, TRUE, UNDEFINED, Atom, ErlangTerm
 
 DEPTH_MAX: Final = 32
 """Tables and arrays in each other. The broker's own headers need three; as terms they take double."""
@@ -75,7 +74,7 @@ INTEGERS: Final = frozenset(
 )
 # Clients disagree about the sign of ``L``; the broker reads it as ``l``.
 _BY_CODE: Final = {kind.code: kind for kind in Kind} | {ord("L"): Kind.INT64}
-_BY_LABEL: Final = {kind.label: kind for kind in Kind}
+BY_LABEL: Final = {kind.label: kind for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +167,8 @@ class Properties:
     def __post_init__(self) -> None:
         for name in NAMES:
             value = getattr(self, name)
-            if name in _NUMBERS:
-                fits = value is None or 0 <= value < 1 << 8 * _NUMBERS[name]
+            if name in NUMBERS:
+                fits = value is None or 0 <= value < 1 << 8 * NUMBERS[name]
             else:
                 fits = value is None or name == "headers" or len(value) <= SHORT_MAX
             if not fits:
@@ -177,7 +176,7 @@ class Properties:
 
 
 NAMES: Final = tuple(field.name for field in fields(Properties))
-_NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
+NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 
 
 # --- decoding ------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ def _decode_block(reader: _BlockReader) -> dict[str, Any]:
 def _flagged(flags: int) -> tuple[tuple[str, int, str], ...]:
     """Return the properties of a block: name, size of a number or 0, and what an error calls it."""
     return tuple(
-        (name, _NUMBERS.get(name, 0), f"the property {name}")
+        (name, NUMBERS.get(name, 0), f"the property {name}")
         for place, name in enumerate(NAMES)
         if flags >> 15 - place & 1
     )
@@ -339,8 +338,8 @@ def encode_properties(properties: Properties) -> bytes:
         flags |= 1 << 15 - place
         if name == "headers":
             parts.append(_long(encode_table(value)))
-        elif name in _NUMBERS:
-            parts.append(value.to_bytes(_NUMBERS[name], "big"))
+        elif name in NUMBERS:
+            parts.append(value.to_bytes(NUMBERS[name], "big"))
         else:
             parts.append(bytes((len(value),)) + value)
     return flags.to_bytes(2, "big") + b"".join(parts)
@@ -374,125 +373,6 @@ def _encode_value(item: Value) -> bytes:
 
 def _long(data: bytes) -> bytes:
     return UINT32.pack(len(data)) + data
-
-
-# --- as terms: what the broker writes for messages that it has changed -----------------------------
-
-
-def properties_of_term(term: ErlangTerm) -> Properties:
-    """Return the properties of a ``P_basic`` tuple. Raises ``CorruptData``."""
-    if not isinstance(term, tuple) or len(term) != 1 + len(NAMES) or term[0] != Atom("P_basic"):
-        raise CorruptData("the properties are no P_basic of 15 elements")
-    found: dict[str, Any] = {}
-    for name, value in zip(NAMES, term[1:], strict=True):
-        if value == UNDEFINED:
-            continue
-        if name == "headers":
-            found[name] = _table_of_term(value, DEPTH_MAX)
-        elif name not in _NUMBERS:
-            found[name] = bytes_of_term(value, f"the property {name}")
-        elif isinstance(value, int):
-            found[name] = value
-        else:
-            raise CorruptData(f"the property {name} is no integer")
-    try:
-        return Properties(**found)
-    except InvalidValue as error:
-        raise CorruptData(str(error)) from None
-
-
-def bytes_of_term(term: ErlangTerm, what: str) -> bytes:
-    """Return a binary's bytes, or those of an Erlang string, which plugins use. Raises ``CorruptData``."""
-    if isinstance(term, bytes | bytearray | memoryview):
-        return bytes(term)
-    if isinstance(term, list) and all(isinstance(x, int) and 0 <= x <= 0xFF for x in term):
-        return bytes(term)  # type: ignore[arg-type]
-    raise CorruptData(f"{what} is no binary")
-
-
-def _table_of_term(term: ErlangTerm, depth: int) -> Table:
-    if not isinstance(term, list):
-        raise CorruptData("a table of headers is no list")
-    headers = []
-    for item in term:
-        if not isinstance(item, tuple) or len(item) != 3:
-            raise CorruptData("a header is no tuple of name, type and value")
-        try:
-            name = bytes_of_term(item[0], "a header's name")
-            headers.append(Header(name, _value_of_term(item[1], item[2], depth)))
-        except InvalidValue as error:
-            raise CorruptData(str(error)) from None
-    return tuple(headers)
-
-
-def _value_of_term(label: ErlangTerm, term: ErlangTerm, depth: int) -> Value:
-    kind = _BY_LABEL.get(label.name) if isinstance(label, Atom) else None
-    if kind is None:
-        raise CorruptData("unknown type of a header")
-    if depth == 0:
-        raise CorruptData(f"headers are nested more than {DEPTH_MAX} deep")
-    value: Any = term
-    match kind, term:
-        case Kind.TABLE, _:
-            value = _table_of_term(term, depth - 1)
-        case Kind.ARRAY, _:
-            value = _array_of_term(term, depth - 1)
-        case ((Kind.TEXT | Kind.BINARY), _):
-            value = bytes_of_term(term, "a header's value")
-        case Kind.BOOLEAN, Atom():
-            value = {TRUE: True, FALSE: False}.get(term)
-        case ((Kind.FLOAT | Kind.DOUBLE), int()):
-            value = float(term) if abs(term) < 1 << 63 else None
-        case Kind.DECIMAL, tuple((int(scale), int(unscaled))):
-            value = Decimal(scale=scale, unscaled=unscaled)
-        case Kind.VOID, _:
-            value = None
-    return Value(kind, value)
-
-
-def _array_of_term(term: ErlangTerm, depth: int) -> tuple[Value, ...]:
-    if not isinstance(term, list):
-        raise CorruptData("an array in the headers is no list")
-    values = []
-    for item in term:
-        if not isinstance(item, tuple) or len(item) != 2:
-            raise CorruptData("an array's element is no tuple of type and value")
-        values.append(_value_of_term(item[0], item[1], depth))
-    return tuple(values)
-
-
-def term_of_properties(properties: Properties) -> ErlangTerm:
-    """Return the ``P_basic`` tuple of some properties."""
-    items: list[ErlangTerm] = [Atom("P_basic")]
-    for name in NAMES:
-        value = getattr(properties, name)
-        if value is None:
-            items.append(UNDEFINED)
-        else:
-            items.append(_term_of_table(value) if name == "headers" else value)
-    return tuple(items)
-
-
-def _term_of_table(table: Table) -> ErlangTerm:
-    return [(x.name, Atom(x.value.kind.label), _term_of_value(x.value)) for x in table]
-
-
-def _term_of_value(item: Value) -> ErlangTerm:
-    value: Any = item.value
-    match item.kind:
-        case Kind.TABLE:
-            return _term_of_table(value)
-        case Kind.ARRAY:
-            return [(Atom(x.kind.label), _term_of_value(x)) for x in value]
-        case Kind.BOOLEAN:
-            return TRUE if value else FALSE
-        case Kind.DECIMAL:
-            return (value.scale, value.unscaled)
-        case Kind.VOID:
-            return UNDEFINED
-        case _:
-            plain: ErlangTerm = value
-            return plain
 
 
 # --- as JSON -------------------------------------------------------------------------------------
@@ -563,7 +443,7 @@ def properties_of_json(found: dict[str, Any]) -> Properties:
             raise InvalidValue(f"there is no property {name}")
         if name == "headers":
             values[name] = _table_of_json(value, DEPTH_MAX)
-        elif name not in _NUMBERS:
+        elif name not in NUMBERS:
             values[name] = text_of_json(value)
         elif type(value) is int:
             values[name] = value
@@ -581,8 +461,8 @@ def _table_of_json(found: Any, depth: int) -> Table:
 
 def _value_of_json(found: Any, depth: int) -> Value:
     match found:
-        case {"type": str(label), "value": value} if label in _BY_LABEL and depth:
-            kind = _BY_LABEL[label]
+        case {"type": str(label), "value": value} if label in BY_LABEL and depth:
+            kind = BY_LABEL[label]
         case _:
             raise InvalidValue(
                 "a header has a type that we know and a value, and is not nested deep"

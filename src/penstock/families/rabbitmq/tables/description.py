@@ -25,12 +25,6 @@ def describe(name: str, location: Location) -> Source:
         family=FAMILY,
         words=f"RabbitMQ, {location.kind}",
         files=tuple(file_at(name, path) for path in location.files),
-        begin=-1,
-        log_first=0,
-        covered=-1,
-        commit=None,
-        by_value=False,
-        is_decided=False,
         has_log=False,
         queues=()
         if location.kind in STORES
