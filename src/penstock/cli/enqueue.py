@@ -20,10 +20,13 @@ from penstock.cli.family_flags import open_path, with_family_flags
 from penstock.cli.output import PATIENCE_S, Exit, bar, emit, say
 from penstock.cli.task_input import (
     STDIN,
+    DelayOption,
     Feed,
+    KeyOption,
     NewTask,
     Reading,
     Shape,
+    TtlOption,
     of_arguments,
     refuse_missing,
 )
@@ -72,15 +75,9 @@ def enqueue(
             help="A task a JSON line, as dequeue, peek and tasks print them; the same way.",
         ),
     ] = False,
-    key: Annotated[
-        int | None, typer.Option("--key", metavar="N", help="Smaller comes out first; 0 if none.")
-    ] = None,
-    delay: Annotated[
-        float | None, typer.Option("--delay", metavar="SECONDS", help="Not delivered before.")
-    ] = None,
-    ttl: Annotated[
-        float | None, typer.Option("--ttl", metavar="SECONDS", help="Expires after.")
-    ] = None,
+    key: KeyOption = None,
+    delay: DelayOption = None,
+    ttl: TtlOption = None,
     producer: Annotated[
         str | None,
         typer.Option("--producer", metavar="NAME", help="Whose retries count once; one at a time."),

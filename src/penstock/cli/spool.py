@@ -20,7 +20,16 @@ from penstock.cli.connection import RETRY_SECONDS
 from penstock.cli.family_flags import with_family_flags
 from penstock.cli.output import Exit, emit, emit_rows, say
 from penstock.cli.paths import new_directory
-from penstock.cli.task_input import STDIN, Feed, Reading, Shape, of_arguments
+from penstock.cli.task_input import (
+    STDIN,
+    DelayOption,
+    Feed,
+    KeyOption,
+    Reading,
+    Shape,
+    TtlOption,
+    of_arguments,
+)
 from penstock.errors import DirectoryLocked, InvalidValue, PathMissing
 from penstock.families.beats.family import CBOR, key_of
 from penstock.families.option import Operation, Values
@@ -101,18 +110,12 @@ def put(
         str | None,
         typer.Option("--queue", metavar="NAME", help="The queue; with --json none: as rows say."),
     ] = None,
-    key: Annotated[
-        int | None, typer.Option("--key", metavar="N", help="Smaller comes out first; 0 if none.")
-    ] = None,
+    key: KeyOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="A task a JSON line of stdin, as tasks prints them.")
     ] = False,
-    delay: Annotated[
-        float | None, typer.Option("--delay", metavar="SECONDS", help="Not delivered before.")
-    ] = None,
-    ttl: Annotated[
-        float | None, typer.Option("--ttl", metavar="SECONDS", help="Expires after.")
-    ] = None,
+    delay: DelayOption = None,
+    ttl: TtlOption = None,
     max_size: MaxSizeOption = SIZE,
     segment_size: SegmentSizeOption = None,
     when_full: WhenFullOption = "refuse",

@@ -18,12 +18,22 @@ from dataclasses import dataclass
 from enum import Enum
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from penstock.errors import InvalidValue, PathMissing, PenstockError
-from penstock.families.rabbitmq.rows import LEFT_OUT
+from penstock.families.rows import LEFT_OUT
 from penstock.model import INT64_MAX, INT64_MIN, RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
+
+KeyOption = Annotated[
+    int | None, typer.Option("--key", metavar="N", help="Smaller comes out first; 0 if none.")
+]
+DelayOption = Annotated[
+    float | None, typer.Option("--delay", metavar="SECONDS", help="Not delivered before.")
+]
+TtlOption = Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="Expires after.")]
 
 STDIN: Final = Path("-")
 

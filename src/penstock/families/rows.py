@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.binary import Bytes
 
 Row = dict[str, Any]
+
+LEFT_OUT: Final = "left-out"
 
 
 def encode_payload(payload: Bytes) -> str:

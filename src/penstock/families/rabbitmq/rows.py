@@ -17,7 +17,7 @@ from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost
 from penstock.families.rabbitmq.other_queues import OtherQueue
 from penstock.families.rabbitmq.read import Held
-from penstock.families.rows import Row, encode_payload, place_row
+from penstock.families.rows import LEFT_OUT, Row, encode_payload, place_row
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import (
@@ -30,9 +30,6 @@ from penstock.formats.rabbitmq.properties import (
 
 place: Final = partial(place_row, FAMILY)
 """Return the names that every row about a place has."""
-
-
-LEFT_OUT: Final = "left-out"
 
 
 def other_row(other: OtherQueue) -> Row:
