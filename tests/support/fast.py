@@ -35,6 +35,7 @@ NEED_EXTRAS = frozenset(
         "formats/taskflux/test_log_split.py",
         "formats/taskflux/test_snapshot_scan.py",
         "formats/test_kernel.py",
+        "formats/test_kernel_bytes.py",
         "raft/test_search.py",
     )
 )
