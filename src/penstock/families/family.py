@@ -20,10 +20,11 @@ from penstock.families.options import ReadOptions
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rows import Row
 from penstock.model import QueueName
-from penstock.protocol.version2 import Enqueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.protocol.version2 import Enqueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def test_without_numba_it_is_said_what_to_install(
     path = tmp_path / "0.rdq"
     path.write_bytes(stored(1, b"body"))
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(DependencyMissing, match=r"pip install 'penstock\[spark\]'"):
+    with pytest.raises(DependencyMissing, match=r"pip install 'penstock\[tables\]'"):
         build_map([path], lambda _: None)
 
 

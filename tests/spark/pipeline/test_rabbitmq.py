@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidValue
-from penstock.families.rabbitmq.family import selection_of
+from penstock.families.rabbitmq.files import selection_of
 from penstock.families.rabbitmq.ingest import RANGE, plan, read_requests
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.verify import verify

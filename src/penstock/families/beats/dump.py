@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import decode_frame, read_segment
 from penstock.families.beats.rows import frame_row, header_fields, place, state_row
 from penstock.families.damage import Damage, damage_row

@@ -19,8 +19,6 @@ from penstock.formats.beats.segment import STATE_NAME, segment_name, segment_num
 from penstock.formats.beats.state import State, decode_state
 from penstock.storage.files import read_whole
 
-FAMILY: Final = "beats"
-
 STATE_SIZE_MAX: Final = 4096
 """Bytes of a state that are looked at; it has 28, and what is behind ours means nothing to anybody."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.families.beats.damage import TOO_DEEP
-from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.rewriting import ROUND_LOST, Rewritten, rewrite
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.damage import Damage, damage_row

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 
 from penstock.families.beats.damage import BAD_END, severity_of
-from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import frame_damage, is_transformed
 from penstock.families.damage import Damage, fault_fields
 from penstock.families.rows import Row, encode_payload, place_row

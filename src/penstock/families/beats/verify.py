@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.families.beats.damage import MISSING, damage_at
-from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.position import Judged, judge_position
 from penstock.families.beats.read import End, decode_frame, read_segment
 from penstock.families.beats.rows import end_damage, header_fields, position_fields

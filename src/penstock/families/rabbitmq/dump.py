@@ -21,7 +21,8 @@ from penstock.families.rabbitmq.damage import (
     reason_of,
     severity_of,
 )
-from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
+from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.read import decode
 from penstock.families.rabbitmq.rows import message_fields, name_fields, place
 from penstock.families.rabbitmq.windows import (

@@ -27,8 +27,6 @@ from penstock.formats.rabbitmq.names import (
 )
 from penstock.storage.files import read_whole
 
-FAMILY: Final = "rabbitmq"
-
 SMALL_FILE_MAX: Final = 2**16
 """Bytes of a name or a setting: brokers allow names of 255 bytes, and settings are a line."""
 

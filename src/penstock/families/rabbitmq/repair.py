@@ -25,9 +25,9 @@ from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.copying import copy_tree
 from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
+from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.ingest import home
 from penstock.families.rabbitmq.location import (
-    FAMILY,
     JOURNAL,
     MESSAGE_STORES,
     PERSISTENT,

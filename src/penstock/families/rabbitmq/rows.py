@@ -14,7 +14,8 @@ from penstock.binary import Bytes
 from penstock.errors import BadData
 from penstock.families.damage import Damage, Report
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
-from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost
+from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.other_queues import OtherQueue
 from penstock.families.rabbitmq.read import Held
 from penstock.families.rows import LEFT_OUT, Row, encode_payload, place_row

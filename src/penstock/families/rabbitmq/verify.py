@@ -24,7 +24,8 @@ from penstock.families.files import opened
 from penstock.families.open_files import OpenFiles
 from penstock.families.progress import Progress, no_progress
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, REASONS, UNREADABLE, damage_at
-from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
+from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.queue_index import message_damage
 from penstock.families.rabbitmq.read import Bodies, Count, Wanted, read_queue
 from penstock.families.rabbitmq.rows import message_fields, name_fields

@@ -48,8 +48,6 @@ from penstock.storage.files import File, Files, read_whole
 from penstock.storage.log_end import find_record_in_file
 from penstock.storage.reading import scan_file
 
-FAMILY: Final = "taskflux"
-
 OLD_NAMES: Final = ("raft.log", "raft.metadata", "raft.snapshot")
 
 DECIDED: Final = 100

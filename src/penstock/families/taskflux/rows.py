@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.errors import BadData
 from penstock.families.damage import Damage, Severity, damage_row, fault_fields
 from penstock.families.rows import Row, encode_payload, place_row
-from penstock.families.taskflux.location import FAMILY
+from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.read import Found, History, Misfit
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import decode_delta

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.families.beats.damage import BAD_END, BAD_EVENT
-from penstock.families.beats.location import FAMILY, Location
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.columns import OK
 from penstock.families.description import Source, file_at

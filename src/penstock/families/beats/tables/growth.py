@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, InvalidValue, PathRefused
 from penstock.families.beats.damage import GONE
-from penstock.families.beats.location import FAMILY, Location, Segment, resolve
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment, resolve
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import (
     SegmentPlan,

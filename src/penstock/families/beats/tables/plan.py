@@ -13,7 +13,8 @@ from typing import Final
 
 from penstock.errors import InvalidValue, TruncatedData, UnsupportedVersion
 from penstock.families.beats.damage import GONE, TORN, UNREADABLE, UNSUPPORTED, damage_at
-from penstock.families.beats.location import FAMILY, Location, Segment
+from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import HEADER_SIZE_MAX, is_transformed
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tasks import refuse_state

@@ -19,7 +19,7 @@ from penstock.families.beats.damage import (
     WRONG_KEY,
     damage_at,
 )
-from penstock.families.beats.location import FAMILY
+from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.tables.events import Events, Undecoded
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, number_of

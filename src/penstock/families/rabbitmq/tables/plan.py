@@ -25,7 +25,8 @@ from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.rabbitmq.location import FAMILY, Location, Queue, Vhost
+from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
 
 STORES: Final = ("store", "store-file", "queue-store")

@@ -16,7 +16,7 @@ from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.properties import Property, hexadecimal, properties
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, UNREADABLE, damage_at
-from penstock.families.rabbitmq.location import FAMILY
+from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.tables import files
 from penstock.families.rabbitmq.tables.files import (
     LOCATIONS,

@@ -23,7 +23,8 @@ from penstock.families.options import Mode, ReadOptions
 from penstock.families.properties import Property, properties
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
-from penstock.families.rabbitmq.location import FAMILY, Queue, Vhost, resolve
+from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.location import Queue, Vhost, resolve
 from penstock.families.rabbitmq.read import Bodies, Wanted
 from penstock.families.rabbitmq.rows import vhost_name
 from penstock.families.rabbitmq.store_map import StoreMap, build_map

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.families.description import File, Source, shown_path
-from penstock.families.taskflux.location import FAMILY, Target
+from penstock.families.taskflux.family import NAME as FAMILY
+from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.read import History, survey
 from penstock.formats.taskflux.generation import Contents, Generation
 

@@ -23,7 +23,8 @@ from penstock.families.description import shown_path
 from penstock.families.family import Split
 from penstock.families.files import FILES, opened
 from penstock.families.plan import refusal
-from penstock.families.taskflux.location import FAMILY, read_sync_point, resolve
+from penstock.families.taskflux.family import NAME as FAMILY
+from penstock.families.taskflux.location import read_sync_point, resolve
 from penstock.families.taskflux.read import survey
 from penstock.families.taskflux.tables.scan import is_record_of
 from penstock.formats.taskflux.generation import Generation

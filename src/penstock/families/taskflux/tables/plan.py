@@ -16,7 +16,8 @@ from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.plan import edges
-from penstock.families.taskflux.location import FAMILY, LogFile, Target
+from penstock.families.taskflux.family import NAME as FAMILY
+from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint

@@ -16,7 +16,7 @@ from penstock.families.family import Split
 from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
-from penstock.families.taskflux.location import FAMILY
+from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.read import BEHIND_END
 from penstock.families.taskflux.rows import REASONS
 from penstock.families.taskflux.tables import extensions

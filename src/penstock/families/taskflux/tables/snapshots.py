@@ -14,7 +14,7 @@ from penstock.families.files import opened
 from penstock.families.filters import Filters
 from penstock.families.options import Mode, ReadOptions
 from penstock.families.taskflux.applying import numbers_of
-from penstock.families.taskflux.location import FAMILY
+from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.pages import read_pages
 from penstock.families.taskflux.rows import policy_fields
 from penstock.families.taskflux.tables.plan import SnapshotPlan

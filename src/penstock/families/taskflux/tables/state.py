@@ -16,7 +16,8 @@ from penstock.families import arrow
 from penstock.families.columns import Table, schema_of
 from penstock.families.filters import Filters
 from penstock.families.options import ReadOptions
-from penstock.families.taskflux.location import FAMILY, resolve
+from penstock.families.taskflux.family import NAME as FAMILY
+from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import History, read_history
 from penstock.families.taskflux.replay import replay
 from penstock.families.taskflux.tables import lives
