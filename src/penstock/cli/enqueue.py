@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 _SHOWN_EVERY = 1000  # tasks between two looks at the clock
 
 
+FileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--file", metavar="FILE...", readable=False, help="A task a file, as it is."),
+]
+
+
 @with_family_flags(Operation.INGEST)
 def enqueue(
     values: Values,
@@ -61,10 +67,7 @@ def enqueue(
         list[str] | None,
         typer.Argument(metavar="PAYLOAD", help="A task each; '-' alone: all of stdin is one."),
     ] = None,
-    file: Annotated[
-        list[Path] | None,
-        typer.Option("--file", metavar="FILE...", readable=False, help="A task a file, as it is."),
-    ] = None,
+    file: FileOption = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="A task a line, of stdin or of the files.")
     ] = False,
@@ -127,15 +130,20 @@ def enqueue(
             _send(client, feed, tally, delay=delay, ttl=ttl)
     finally:
         tally.report()
-    if reading is not None and reading.left_out:
-        say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
-    if reading is not None and reading.queues_left_out:
-        say(f"the input leaves out {reading.queues_left_out} queues, which are not classic")
+    if reading is not None:
+        _report_left_out(reading)
     if feed.problem is not None:
         say(f"{feed.problem}; the {tally.count} tasks before it were taken")
         raise typer.Exit(Exit.DAMAGE)
     if not tally.count and not ids:
         emit({"queue": queue or "", "count": 0, "first_id": None, "last_id": None})
+
+
+def _report_left_out(reading: Reading) -> None:
+    if reading.left_out:
+        say(f"{reading.left_out} rows were left out: a node's own notes, which it makes itself")
+    if reading.queues_left_out:
+        say(f"the input leaves out {reading.queues_left_out} queues, which are not classic")
 
 
 def _send_files(files: Files, values: Values, *, producer: str | None, node: str) -> None:
