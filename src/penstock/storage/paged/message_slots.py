@@ -153,47 +153,42 @@ class MessageSlots:
 # bytes differ anywhere, so high bits are mixed into low ones. The end of the chain of free slots is -1, which 32 bits hold as 2**32 - 1.
 
 
-def _find_kernel(table: Any, ids: Any, wanted: Any, slots: Any) -> None:
+def _home(first: Any, second: Any, mask: Any) -> Any:
+    """Return where the search for an id begins."""
+    mixed = first * 0x1E3779B97F4A7C15 + second
+    mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
+    return (mixed ^ (mixed >> 32)) & mask
+
+
+def _search(table: Any, ids: Any, first: Any, second: Any) -> Any:
+    """Return the place of an id in the table, or the empty one where it belongs."""
     mask = len(table) - 1
+    at = _home(first, second, mask)
+    while table[at] >= 0 and (ids[table[at], 0] != first or ids[table[at], 1] != second):
+        at = (at + 1) & mask
+    return at
+
+
+def _find_kernel(table: Any, ids: Any, wanted: Any, slots: Any) -> None:
     for i in range(len(wanted)):
-        first, second = wanted[i, 0], wanted[i, 1]
-        mixed = first * 0x1E3779B97F4A7C15 + second
-        mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
-        at = (mixed ^ (mixed >> 32)) & mask
-        slots[i] = -1
-        while table[at] >= 0:
-            slot = table[at]
-            if ids[slot, 0] == first and ids[slot, 1] == second:
-                slots[i] = slot
-                break
-            at = (at + 1) & mask
+        slots[i] = table[_search(table, ids, wanted[i, 0], wanted[i, 1])]
 
 
 def _claim_kernel(
     table: Any, ids: Any, count: Any, chain: Any, state: Any, wanted: Any, increment: Any,
     slots: Any, is_new: Any,
 ) -> None:  # fmt: skip
-    mask = len(table) - 1
     for i in range(len(wanted)):
-        first, second = wanted[i, 0], wanted[i, 1]
-        mixed = first * 0x1E3779B97F4A7C15 + second
-        mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
-        at = (mixed ^ (mixed >> 32)) & mask
-        slot = -1
-        while table[at] >= 0:
-            candidate = table[at]
-            if ids[candidate, 0] == first and ids[candidate, 1] == second:
-                slot = candidate
-                break
-            at = (at + 1) & mask
+        at = _search(table, ids, wanted[i, 0], wanted[i, 1])
+        slot = table[at] * 1
         if slot < 0:
             slot = state[1]
             following = chain[slot]
             state[1] = -1 if following == 0xFFFFFFFF else following
             state[0] += 1
             table[at] = slot
-            ids[slot, 0] = first
-            ids[slot, 1] = second
+            ids[slot, 0] = wanted[i, 0]
+            ids[slot, 1] = wanted[i, 1]
             count[slot] = 0
             is_new[i] = True
         count[slot] += increment
@@ -204,43 +199,32 @@ def _release_kernel(
     table: Any, ids: Any, count: Any, chain: Any, state: Any, slots: Any, decrement: Any,
     is_gone: Any,
 ) -> None:  # fmt: skip
-    mask = len(table) - 1
     for i in range(len(slots)):
         slot = slots[i]
         count[slot] -= decrement
         if count[slot] == 0:
             is_gone[i] = True
-            mixed = ids[slot, 0] * 0x1E3779B97F4A7C15 + ids[slot, 1]
-            mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
-            hole = (mixed ^ (mixed >> 32)) & mask
-            while table[hole] != slot:
-                hole = (hole + 1) & mask
-            at = hole
-            while True:
-                at = (at + 1) & mask
-                other = table[at]
-                if other < 0:
-                    break
-                mixed = ids[other, 0] * 0x1E3779B97F4A7C15 + ids[other, 1]
-                mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
-                home = (mixed ^ (mixed >> 32)) & mask
-                # It may move up unless its home lies behind the hole, cyclically.
-                if ((at - home) & mask) >= ((at - hole) & mask):
-                    table[hole] = other
-                    hole = at
-            table[hole] = -1
+            _remove(table, ids, _search(table, ids, ids[slot, 0], ids[slot, 1]))
             chain[slot] = 0xFFFFFFFF if state[1] < 0 else state[1]
             state[1] = slot
             state[0] -= 1
 
 
-def _rehash_kernel(table: Any, ids: Any, slots: Any) -> None:
+def _remove(table: Any, ids: Any, hole: Any) -> None:
+    """Empty a place of the table; those behind it move up."""
     mask = len(table) - 1
+    at = (hole + 1) & mask
+    while table[at] >= 0:
+        other = table[at]
+        home = _home(ids[other, 0], ids[other, 1], mask)
+        # It may move up unless its home lies behind the hole, cyclically.
+        if ((at - home) & mask) >= ((at - hole) & mask):
+            table[hole] = other
+            hole = at
+        at = (at + 1) & mask
+    table[hole] = -1
+
+
+def _rehash_kernel(table: Any, ids: Any, slots: Any) -> None:
     for i in range(len(slots)):
-        slot = slots[i]
-        mixed = ids[slot, 0] * 0x1E3779B97F4A7C15 + ids[slot, 1]
-        mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
-        at = (mixed ^ (mixed >> 32)) & mask
-        while table[at] >= 0:
-            at = (at + 1) & mask
-        table[at] = slot
+        table[_search(table, ids, ids[slots[i], 0], ids[slots[i], 1])] = slots[i]
