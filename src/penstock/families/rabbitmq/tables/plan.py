@@ -2,7 +2,7 @@
 
 For entries a split is a file. A segment tells a deliver from an ack by what stands before it, and neither it nor a
 journal has a place in its middle that tells a record from what looks like one. A store file is cut where it is much
-larger than a split; its reader scans the way to its part (``scanning``).
+larger than a split; its reader scans the way to its part (``scan``).
 
 For tasks a split is a queue, or some of its segments where they are larger than a split. Every such split reads the
 journal, which speaks of all of them and is short: brokers empty it at 32,768 records.
