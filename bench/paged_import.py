@@ -25,7 +25,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from formats import RESULTS, best, machine
-from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq.columns import read_columns
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
@@ -45,6 +44,7 @@ from penstock.formats.rabbitmq.properties import (
     Value,
     encode_properties,
 )
+from penstock.storage.files import OpenFiles
 
 VHOST = b"/"
 QUEUE = b"orders"

@@ -28,10 +28,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from formats import RESULTS, machine
-from penstock.families.columns import Table, schema_of
-from penstock.families.filters import from_options
-from penstock.families.options import parse_options
 from penstock.families.plan import plan, read_splits
+from penstock.families.tables import Table, from_options, parse_options, schema_of
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.families.family import Family
-from penstock.families.option import Operation, Option
+from penstock.families.options import Operation, Option
 from penstock.families.registry import families
 
 INTRODUCTION = """

@@ -12,9 +12,8 @@ import pytest
 from penstock.errors import CorruptData, InvalidOption, InvalidValue, PathRefused
 from penstock.families.beats.tables import read as reading
 from penstock.families.beats.tables.plan import SegmentPlan
-from penstock.families.columns import Table
-from penstock.families.options import parse_options
 from penstock.families.sources import find_sources
+from penstock.families.tables import Table, parse_options
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import encode_frames
 from penstock.formats.beats.frame_scan import FrameScanner

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.families import files as family_files
 from penstock.formats.taskflux.log import (
     LogLayout,
     encode_header,
     encode_record,
     segment_name,
 )
+from penstock.storage import files as storage_files
 from penstock.storage import reading
 from penstock.storage.files import OsFile, OsFiles
 from support.damage import random_damage
@@ -118,7 +118,7 @@ class Opened(OsFiles):
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     files = Opened()
-    monkeypatch.setattr(family_files, "FILES", files)
+    monkeypatch.setattr(storage_files, "FILES", files)
     return files.names_opened
 
 

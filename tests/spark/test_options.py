@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.errors import InvalidValue
-from penstock.families.columns import Table
-from penstock.families.options import SPLIT_SIZE, Mode, ReadOptions, parse_options
+from penstock.families.tables import SPLIT_SIZE, Mode, ReadOptions, Table, parse_options
 from penstock.spark.source import PenstockSource, Reader
 from support.samples import THREE
 from support.spark_tables import read_rows

@@ -23,11 +23,11 @@ from penstock.errors import (
     StorageError,
     UnknownFormat,
 )
-from penstock.families import files
 from penstock.families.family import Split
 from penstock.families.plan import GROUP_MAX, group
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
+from penstock.storage import files
 from penstock.storage.files import OsFile, OsFiles
 from support.node_files import write_files
 from support.report import report

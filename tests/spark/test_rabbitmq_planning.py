@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from penstock.errors import InvalidOption, InvalidValue, PathRefused, UnknownFormat
-from penstock.families.option import Operation
-from penstock.families.options import parse_options
+from penstock.families.options import Operation
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
 from penstock.families.registry import open_files
 from penstock.families.sources import find_sources
+from penstock.families.tables import parse_options
 from penstock.formats.taskflux.generation import Generation
 from penstock.spark.stream import open_follower
 from penstock.storage.files import OsFiles

@@ -12,17 +12,17 @@ import pytest
 
 from penstock.errors import BadData, CannotConvert, InvalidValue, PathRefused
 from penstock.families.damage import Report
-from penstock.families.open_files import OpenFiles
+from penstock.families.options import format_time_us
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.families.rabbitmq.rows import envelope_of
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables import state
 from penstock.families.rabbitmq.tables.plan import QueuePlan
-from penstock.families.values import format_time_us
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.formats.rabbitmq.journal import SequenceNumber, encode_ack
 from penstock.formats.rabbitmq.segment import encode_publish
+from penstock.storage.files import OpenFiles
 from support.rabbitmq_directories import (
     ENTRY_COUNT,
     NAMES,

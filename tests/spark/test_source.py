@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.families.columns import Table, schema_of
+from penstock.families.tables import Table, schema_of
 from penstock.formats.taskflux.log import segment_name
 from penstock.spark.daemon import MODULE
 from penstock.spark.source import PenstockSource

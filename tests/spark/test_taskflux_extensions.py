@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, UnsupportedVersion
-from penstock.families.columns import Op, Table, schema_of
+from penstock.families.tables import Op, Table, schema_of
 from penstock.families.taskflux.rows import own_fields, policy_fields
 from penstock.families.taskflux.tables.extensions import (
     OPS,

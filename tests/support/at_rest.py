@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.families.rows import Row
+from penstock.families.family import Row
 from penstock.families.taskflux import new_directory
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history

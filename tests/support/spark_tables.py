@@ -14,10 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadData
-from penstock.families.columns import Table, schema_of
-from penstock.families.family import Split
-from penstock.families.files import opened
-from penstock.families.progress import no_progress
+from penstock.families.family import Split, no_progress
+from penstock.families.tables import Table, schema_of
 from penstock.families.taskflux.dump import metadata_row, snapshot_rows
 from penstock.families.taskflux.location import LogFile, resolve
 from penstock.families.taskflux.read import Found, History, follower, survey
@@ -25,6 +23,7 @@ from penstock.families.taskflux.rows import bad_file_row, entry_row, unreadable_
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.model import RESERVED_PREFIX
 from penstock.spark.source import PenstockSource, Reader, Task
+from penstock.storage.files import opened
 from penstock.storage.reading import scan_file
 
 MEMORY: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

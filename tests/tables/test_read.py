@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.errors import InvalidValue, PathMissing
-from penstock.families.columns import Table, schema_of
+from penstock.families.tables import Table, schema_of
 from penstock.formats.taskflux.generation import Generation
 from penstock.tables import read
 from support.directories import EXPECTED, build

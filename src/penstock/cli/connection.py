@@ -20,7 +20,7 @@ from penstock.errors import (
     QueueMissing,
     RequestRefused,
 )
-from penstock.families.rows import encode_payload
+from penstock.families.family import encode_payload
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client

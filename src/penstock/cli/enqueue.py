@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli.connection import NODE, NodeOption, connected
-from penstock.cli.family_flags import open_path, with_family_flags
+from penstock.cli.files import open_path, with_family_flags
 from penstock.cli.output import PATIENCE_S, Exit, bar, emit, say
 from penstock.cli.task_input import (
     STDIN,
@@ -35,9 +35,8 @@ from penstock.errors import (
     PenstockError,
     PolicyViolated,
 )
-from penstock.families.family import Files, Outcome, Sending
-from penstock.families.option import Operation, Values
-from penstock.families.sending import send_numbered
+from penstock.families.family import Files, Outcome, Sending, send_numbered
+from penstock.families.options import Operation, Values
 from penstock.model import DEFAULT_QUEUE
 from penstock.protocol.version2 import Enqueue
 

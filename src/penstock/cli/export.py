@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.family_flags import with_family_flags
+from penstock.cli.files import with_family_flags
 from penstock.cli.output import bar, emit
 from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import InvalidValue
-from penstock.families.option import Operation, Values
+from penstock.families.options import Operation, Values
 
 
 class TableName(StrEnum):

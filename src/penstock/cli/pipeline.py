@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.family_flags import with_family_flags
+from penstock.cli.files import with_family_flags
 from penstock.cli.output import Exit, emit, say
 from penstock.cli.table_flags import AtOption, Input, chosen_paths, of_tables, report_input
 from penstock.errors import PathRefused, SparkFailed, needing
-from penstock.families.family import refuse_queue
-from penstock.families.option import Operation, Values
-from penstock.families.rows import encode_payload
+from penstock.families.family import encode_payload, refuse_queue
+from penstock.families.options import Operation, Values
 from penstock.formats.taskflux.generation import Generation
 
 if TYPE_CHECKING:

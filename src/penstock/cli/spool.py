@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.connection import RETRY_SECONDS
-from penstock.cli.family_flags import with_family_flags
+from penstock.cli.files import with_family_flags
 from penstock.cli.output import Exit, emit, emit_rows, say
 from penstock.cli.paths import new_directory
 from penstock.cli.task_input import (
@@ -32,7 +32,7 @@ from penstock.cli.task_input import (
 )
 from penstock.errors import DirectoryLocked, InvalidValue, PathMissing
 from penstock.families.beats.family import CBOR, key_of
-from penstock.families.option import Operation, Values
+from penstock.families.options import Operation, Values
 from penstock.model import QueueName
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.family_flags import with_family_flags
+from penstock.cli.files import with_family_flags
 from penstock.cli.output import Exit, cell, say
 from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import needing
-from penstock.families.option import Operation, Values
+from penstock.families.options import Operation, Values
 
 if TYPE_CHECKING:
     import duckdb

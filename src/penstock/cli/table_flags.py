@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.family_flags import open_path
+from penstock.cli.files import open_path
 from penstock.cli.output import Exit, say
-from penstock.families.description import left_out_words
-from penstock.families.option import Operation, Values
-from penstock.families.plan import expand
+from penstock.families.options import Operation, Values
 from penstock.families.registry import options_of
-from penstock.families.sources import check_moment, find_sources
+from penstock.families.sources import check_moment, expand, find_sources, left_out_words
 
 AtOption = Annotated[
     int | None,

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.errors import InvalidValue, PathMissing, PenstockError
-from penstock.families.rows import LEFT_OUT
+from penstock.families.family import LEFT_OUT
 from penstock.model import INT64_MAX, INT64_MIN, RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 

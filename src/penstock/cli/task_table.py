@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import cell
-from penstock.families.rows import LEFT_OUT
+from penstock.families.family import LEFT_OUT
 
 ROWS_MAX: Final = 1000
 """Rows of one table: its columns are as wide as its rows need, so it is held in memory. More rows begin another table."""

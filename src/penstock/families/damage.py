@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PathRefused
-from penstock.families.rows import Row, encode_payload, place_row
+from penstock.families.family import Row, encode_payload
 
 
 class Severity(StrEnum):
@@ -72,6 +72,20 @@ def ignore(damage: Damage) -> None:
 def words_of(error: OSError | PathRefused) -> str:
     """Return why a file cannot be read, without its path, which a damage has already."""
     return str((error.strerror if isinstance(error, OSError) else None) or error)
+
+
+def place_row(
+    family: str, path: Path, kind: str, offset: int | None, size: int | None, status: str
+) -> Row:
+    """Return the names that every row about a place has, in their order."""
+    return {
+        "family": family,
+        "kind": kind,
+        "path": str(path),
+        "offset": offset,
+        "size": size,
+        "status": status,
+    }
 
 
 def damage_row(family: str, damage: Damage) -> Row:

@@ -6,25 +6,49 @@ Nothing outside the directory knows the family by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from binascii import b2a_base64
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from penstock.errors import InvalidOption, InvalidQueueName, QueueMissing
-from penstock.families.description import Source
-from penstock.families.filters import Filters
-from penstock.families.follow import Follower
-from penstock.families.option import Option, Values
-from penstock.families.options import ReadOptions
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.binary import Bytes
+from penstock.errors import (
+    InvalidOption,
+    InvalidQueueName,
+    InvalidValue,
+    QueueMissing,
+    RequestRefused,
+    SequenceForgotten,
+)
+from penstock.families.options import Option, Values
 from penstock.model import QueueName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.client.blocking import Client
+    from penstock.families.follow import Follower
+    from penstock.families.sources import Source
+    from penstock.families.tables import Filters, ReadOptions
     from penstock.protocol.version2 import Enqueue
+
+Row = dict[str, Any]
+"""What the commands print of records, tasks and damage.
+
+The names are a contract for every family (docs/formats/damage.md): ``family``, ``kind``, ``path``, ``offset``,
+``size`` and ``status`` are in every row about a place in a file; bytes are base64 in ``payload``.
+"""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes read since the last call."""
+
+LEFT_OUT: Final = "left-out"
+"""The status of rows about what is not read."""
+
+
+def no_progress(_size: int) -> None:
+    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +196,28 @@ def queue_of(values: Values) -> QueueName | None:
 def refuse_queue(name: str) -> NoReturn:
     """Raise ``QueueMissing`` for a queue that the files do not have."""
     raise QueueMissing(f"there is no queue {name!r}; omit --queue to see all queues")
+
+
+def encode_payload(payload: Bytes) -> str:
+    """Return bytes as rows contain them."""
+    return b2a_base64(payload, newline=False).decode("ascii")
+
+
+def send_numbered(client: Client, requests: Iterator[Enqueue], whose: str) -> None:
+    """Send what no earlier run has sent. Raises ``RequestRefused`` if one sent other messages of ``whose``.
+
+    A node remembers the last requests of a producer, and of older ones only that there were some. Numbers grow, and
+    requests are sent in order, so those that the node has forgotten were taken and come before all others.
+    """
+    try:
+        for request in requests:
+            try:
+                client.enqueue_numbered([request])
+            except SequenceForgotten:
+                continue
+            client.enqueue_numbered(requests)
+    except InvalidValue:
+        raise RequestRefused(
+            f"an earlier run sent other messages of {whose}: the files, the selection or the queue have changed"
+            " since; repeat the command as it was, or start a new import with --producer NAME"
+        ) from None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.errors import Compacted, CorruptData
-from penstock.families.options import ReadOptions
+from penstock.families.tables import ReadOptions
 
 T = TypeVar("T")
 

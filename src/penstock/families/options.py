@@ -1,173 +1,215 @@
-"""The options of a read of tables, checked before anything is read."""
+"""Options: how their values are written as text, and what a family declares of its own.
+
+A family lists its options in ``OPTIONS``. The command line derives a flag from each (``cli.files``), the tables an
+option (``families.tables``), and both refuse an option that the family of the files does not have.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, StrEnum, auto
+from pathlib import Path
+from typing import Any, Final
 
-from penstock.client.addresses import parse_addresses
-from penstock.errors import InvalidOption, InvalidValue
-from penstock.families.columns import Op, Table, schema_of
-from penstock.families.option import Operation, Option, Values, table_name
-from penstock.families.values import (
-    parse_boolean,
-    parse_columns,
-    parse_fields,
-    parse_names,
-    parse_number,
-    parse_size,
-    parse_text,
+from penstock.errors import InvalidValue
+from penstock.model import INT64_MAX
+
+Values = Mapping[str, Any]
+"""The options that were given, by name, as parsed values; an option that was not given is missing."""
+
+
+class Operation(StrEnum):
+    """What an option applies to."""
+
+    INSPECT = "inspect"
+    DUMP = "dump"
+    TASKS = "tasks"
+    VERIFY = "verify"
+    REPAIR = "repair"
+    CONVERT = "convert"
+    INGEST = "ingest"  # enqueue --from
+    TABLES = "tables"  # a read of tables, in Spark or without
+    PIPELINE = "pipeline"  # a run of the pipeline
+    SPOOL = "spool"  # commands of a spool's owner
+    SPOOL_PUT = "spool put"
+
+
+FILES: Final = frozenset(
+    {
+        Operation.INSPECT,
+        Operation.DUMP,
+        Operation.TASKS,
+        Operation.VERIFY,
+        Operation.REPAIR,
+        Operation.CONVERT,
+    }
 )
-
-SPLIT_SIZE: Final = 64 * 2**20
-"""Bytes that one task reads: less costs more in tasks than it wins in parallel, more leaves cores idle."""
+"""The commands over files at rest."""
 
 
-class Mode(StrEnum):
-    """What becomes of damage, as Spark's own sources have it."""
+class Kind(Enum):
+    """How a value is written."""
 
-    PERMISSIVE = "PERMISSIVE"  # rows with a status and a reason
-    DROPMALFORMED = "DROPMALFORMED"  # left out
-    FAILFAST = "FAILFAST"  # the first one fails the job
+    FLAG = auto()  # given or not; true or false
+    TEXT = auto()
+    TIME = auto()  # ISO 8601, UTC without a zone
+    FILE = auto()
+    NUMBER = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of one read."""
+class Option:
+    """One option of a family."""
 
-    paths: tuple[str, ...]
-    table: Table = Table.ENTRIES
-    mode: Mode = Mode.PERMISSIVE
-    split_size: int = SPLIT_SIZE
-    starting_index: int | None = None  # the first entry wanted
-    ending_index: int | None = None  # the last entry wanted
-    at: int | None = None  # for the table of tasks: the state after this entry
-    uncommitted: bool = False  # count entries that the files do not say are committed
-    queues: frozenset[str] | None = None  # the rows of these alone
-    ops: frozenset[str] | None = None
-    files: frozenset[str] | None = None  # by their paths, as the rows have them
-    own: Values = field(default_factory=dict)  # options of a family
-    columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
-    node: str | None = None  # a live node to read from, instead of files
-    max_entries: int | None = None  # per trigger of a stream
-    fail_on_data_loss: bool = True
+    name: str
+    kind: Kind
+    help: str
+    operations: frozenset[Operation]
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()  # of a text
+    lowest: int = 0  # of a number
+    only_tasks: bool = False  # of tables: for the table of tasks alone
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def table_name(self) -> str:
+        """The name as an option of a table."""
+        return table_name(self.name)
+
+    def parse(self, text: str) -> object:
+        """Return the value of a text. Raises ``ValueError`` with what the option takes."""
+        match self.kind:
+            case Kind.FLAG:
+                return parse_boolean(text)
+            case Kind.TIME:
+                return parse_time_us(text)
+            case Kind.NUMBER:
+                return parse_number(self.lowest)(text)
+            case Kind.FILE:
+                return Path(parse_text(text))
+            case Kind.TEXT:
+                if self.choices and text not in self.choices:
+                    raise ValueError(" or ".join(self.choices))
+                return text
+
+    def text(self, value: Any) -> str:
+        """Return a value as an option of a table takes it."""
+        match self.kind:
+            case Kind.FLAG:
+                return "true" if value else "false"
+            case Kind.TIME:
+                return format_time_us(value)
+            case _:
+                return str(value)
 
 
-def _table(value: str) -> Table:
+def table_name(name: str) -> str:
+    """Return an option's name as tables have it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+SIZE_MIN: Final = 2**10
+"""The smallest split: below that a task costs more than a hundred times what it reads."""
+
+
+# A parser raises ``ValueError`` with what it expects, as words that follow "it takes".
+
+
+def parse_boolean(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")  # no number of 64 bits has more digits
+
+
+def parse_number(low: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        is_number = _NUMBER.fullmatch(value.strip()) is not None
+        if not is_number or not low <= int(value) <= INT64_MAX:
+            raise ValueError(f"a whole number from {low} on")
+        return int(value)
+
+    return parse
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # fmt: skip
+
+
+_SIZE: Final = re.compile(r"([0-9]{1,19}) *([kmg]?b?)", re.IGNORECASE)
+
+
+def parse_size(value: str) -> int:
+    found = _SIZE.fullmatch(value.strip())
+    size = 0 if found is None else int(found[1]) * _UNITS[found[2].lower()]
+    if not SIZE_MIN <= size <= INT64_MAX:
+        raise ValueError("a size such as 65536 or 64m, at least 1k")
+    return size
+
+
+def parse_text(value: str) -> str:
+    if not value:
+        raise ValueError("something")
+    return value
+
+
+def parse_names(value: str) -> frozenset[str]:
+    """A list goes as JSON, for names may hold commas."""
+    if not value.lstrip().startswith("["):
+        return frozenset({parse_text(value)})
     try:
-        return Table(value.lower())
+        listed = json.loads(value)
     except ValueError:
-        raise ValueError(f"one of {', '.join(Table)}") from None
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError('a name, or a list such as ["a", "b"]')
+    return frozenset(listed)
 
 
-def _mode(value: str) -> Mode:
-    try:
-        return Mode(value.upper())
-    except ValueError:
-        raise ValueError(f"one of {', '.join(Mode)}") from None
-
-
-def _ops(value: str) -> frozenset[str]:
-    names = parse_names(value)
-    if not names <= set(Op):
-        raise ValueError(f"one of {', '.join(Op)}, or a list of them")
+def parse_columns(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns with commas between them, each once")
     return names
 
 
-# Names as people write them; Spark hands them over in lower case. Each with its field and its parser.
-KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
-    "table": ("table", _table),
-    "mode": ("mode", _mode),
-    "splitSize": ("split_size", parse_size),
-    "startingIndex": ("starting_index", parse_number(0)),
-    "endingIndex": ("ending_index", parse_number(0)),
-    "at": ("at", parse_number(-1)),
-    "uncommitted": ("uncommitted", parse_boolean),
-    "queues": ("queues", parse_names),
-    "ops": ("ops", _ops),
-    "files": ("files", parse_names),
-    "columns": ("columns", parse_columns),
-    "node": ("node", parse_text),
-    "maxEntriesPerTrigger": ("max_entries", parse_number(1)),
-    "failOnDataLoss": ("fail_on_data_loss", parse_boolean),
-}
+def parse_time_us(value: str) -> int:
+    """A moment in microseconds since 1970; one without a zone is in UTC."""
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError("a time such as 2026-01-31T12:00:00") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return what the options say. Raises ``InvalidValue`` for one that is unknown or means nothing."""
-    from penstock.families.registry import options_of  # families import this module
-
-    own = {option.table_name: option for _, option in options_of(Operation.TABLES)}
-    known = KNOWN | {name: (name, option.parse) for name, option in own.items()}
-    others = {name: value for name, value in options.items() if name.lower() not in PATHS}
-    fields = parse_fields(others, known)
-    values = {own[name].name: fields.pop(name) for name in own if name in fields}
-    # A flag that is off says what its absence says.
-    values = {name: value for name, value in values.items() if value is not False}
-    parsed = ReadOptions(paths=_paths(options), own=values, **fields)  # type: ignore[arg-type]
-    _check(parsed)
-    _check_own(parsed, [option for _, option in options_of(Operation.TABLES)])
-    return parsed
+def format_time_us(time_us: int) -> str:
+    """Return a time as ``parse_time_us`` takes it."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
 
 
-PATHS: Final = ("path", "paths")
-
-
-def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    lower = {name.lower(): value for name, value in options.items()}
-    paths = [lower["path"]] if lower.get("path") else []
-    if lower.get("paths"):
+def parse_fields(
+    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str], object]]]
+) -> dict[str, object]:
+    """Return the values of fields. Raises ``InvalidValue``."""
+    by_lower = {name.lower(): (name, *how) for name, how in known.items()}
+    fields: dict[str, object] = {}
+    for given, value in options.items():
+        if given.lower() not in by_lower:
+            raise InvalidValue(f"option {given!r} is unknown; there are {', '.join(known)}")
+        name, field, parse = by_lower[given.lower()]
         try:
-            listed = json.loads(lower["paths"])
-        except ValueError:
-            listed = None
-        if not isinstance(listed, list) or not all(isinstance(p, str) and p for p in listed):
-            raise InvalidValue("option paths is not a JSON list of paths; use load([...])")
-        paths += listed
-    return tuple(paths)
-
-
-def _check(options: ReadOptions) -> None:
-    own = schema_of(options.table).names
-    for name in options.columns or ():
-        if name not in own:
-            raise InvalidValue(
-                f"option columns names {name!r}; table {options.table} has {', '.join(own)}"
-            )
-    if options.node is not None and options.paths:
-        raise InvalidValue(
-            "a path and option node were given; a read is of files or of a live node"
-        )
-    if options.node is None and not options.paths:
-        raise InvalidValue("no path to read; load(PATH), or option node for a live one")
-    first, last = options.starting_index, options.ending_index
-    if first is not None and last is not None and first > last:
-        raise InvalidValue(
-            f"startingIndex {first} is behind endingIndex {last}: nothing is between"
-        )
-    if options.at is not None and options.table is not Table.TASKS:
-        raise InvalidValue(
-            "option at is for the table tasks; entries have startingIndex, endingIndex"
-        )
-    if options.table is Table.TASKS and (first is not None or last is not None):
-        raise InvalidValue("the table tasks is the state after an entry: use option at")
-    if options.table is Table.TASKS and (options.ops is not None or options.files is not None):
-        raise InvalidValue("the table tasks has no ops, and is of all files; use option queues")
-    if options.node is not None:
-        parse_addresses(options.node)
-        if options.own:
-            name = table_name(next(iter(options.own)))
-            raise InvalidOption(name, "it is for files, and a live node has none; omit it")
-        if options.table is Table.TASKS:
-            raise InvalidValue(
-                "a node's tasks are a table of its files; a live one has entries, changes"
-            )
-
-
-def _check_own(options: ReadOptions, declared: Sequence[Option]) -> None:
-    for option in declared:
-        if option.name in options.own and option.only_tasks and options.table is not Table.TASKS:
-            raise InvalidOption(option.table_name, "it is for the table tasks")
+            fields[field] = parse(value)
+        except ValueError as wanted:
+            raise InvalidValue(f"option {name} is {value!r}; it takes {wanted}") from None
+    return fields

@@ -1,22 +1,20 @@
-"""The splits of a read: which paths it names, how their families cut them, and how small splits share a task."""
+"""The splits of a read: how families cut their files, how small splits share a task, and damage that planning met."""
 
 from __future__ import annotations
 
-import glob
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
-from penstock.errors import PathMissing, PathRefused
+from penstock.errors import CorruptData
+from penstock.families.damage import Damage
 from penstock.families.family import Split
-from penstock.families.files import opened
-from penstock.families.filters import Filters
-from penstock.families.option import Operation
-from penstock.families.options import ReadOptions
+from penstock.families.options import Operation
 from penstock.families.registry import families, open_files
+from penstock.families.sources import expand, refusal, shown_path
+from penstock.families.tables import Filters, Kind, Mode, ReadOptions, Table, schema_of
+from penstock.storage.files import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,50 +32,6 @@ def plan(options: ReadOptions, filters: Filters) -> list[list[Split]]:
         except OSError as error:
             raise refusal(path, error) from None
     return group(splits, options.split_size)
-
-
-def expand(patterns: Sequence[str]) -> list[Path]:
-    """Return the paths that patterns stand for, each once. Raises ``PathMissing`` for one without any."""
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        matches = _matches(pattern)
-        if not matches:
-            raise PathMissing(f"{pattern}: no such file or directory; check the path")
-        for match in matches:
-            # The same place under two names would be read twice.
-            found.setdefault(os.path.realpath(match), Path(match).absolute())
-    return list(found.values())
-
-
-def _matches(pattern: str) -> list[str]:
-    """Return what a path or pattern stands for; a name with the signs of a pattern in it goes first."""
-    for local in _local(pattern):
-        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
-        if matches:
-            return matches
-    return []
-
-
-def _local(pattern: str) -> list[str]:
-    """Return the local paths that a pattern may mean. Raises ``PathRefused`` for one on another machine."""
-    scheme, separator, rest = pattern.partition(":")
-    if not separator or not _SCHEME.fullmatch(scheme) or os.path.lexists(pattern):
-        return [pattern]
-    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        if not rest.startswith("/"):
-            return [pattern]  # a name with a colon in it
-        raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
-    path = rest.removeprefix("//")
-    return [path, unquote(path)]  # Spark takes such a path as it stands, everybody else decodes it
-
-
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-
-
-def refusal(path: Path, error: OSError) -> PathRefused:
-    """Return what the system said about a source, as a sentence."""
-    name = error.filename if isinstance(error.filename, str) else path
-    return PathRefused(f"{name}: {error.strerror or error}; check that it is there and readable")
 
 
 def edges(path: Path, start: int, end: int, split_size: int) -> Iterator[int]:
@@ -120,3 +74,73 @@ def read_splits(
             yield from known[split.family].read(split, options, filters, columns)
         except OSError as error:  # a node may have removed a file since the read was planned
             raise refusal(Path(split.source), error) from None
+
+
+ROW_SIZE: Final = 1
+"""What a split of a few rows counts for in a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagePlan:
+    """Damage that planning met, each with its path as the rows have it."""
+
+    found: tuple[tuple[str, Damage], ...]
+
+
+def plan_damage(
+    family: str, source: str, found: Iterable[Damage], options: ReadOptions, filters: Filters
+) -> list[Split]:
+    """Return the split of damage whose rows are wanted, or that must fail the read."""
+    is_shown = options.table is Table.ENTRIES and filters.is_open
+    if not is_shown and options.mode is not Mode.FAILFAST:
+        return []
+    shown = ((shown_path(source, each.path), each) for each in found)
+    wanted = tuple(each for each in shown if filters.paths is None or each[0] in filters.paths)
+    plan = DamagePlan(found=wanted)
+    return [Split(family=family, source=source, size=ROW_SIZE, plan=plan)] if wanted else []
+
+
+def read_damage(
+    split: Split, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of planned damage."""
+    for shown, damage in split.plan.found:
+        yield from damage_rows(split.family, split.source, shown, damage, options, columns)
+
+
+def damage_rows(
+    family: str,
+    source: str,
+    shown: str,
+    damage: Damage,
+    options: ReadOptions,
+    columns: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
+    import pyarrow as pa
+
+    if options.mode is Mode.FAILFAST and damage.is_lost:
+        raise CorruptData(
+            why(damage.status, damage.reason), path=str(damage.path), offset=damage.offset
+        )
+    if options.mode is Mode.DROPMALFORMED or options.table is not Table.ENTRIES:
+        return
+    row = {
+        "source": source,
+        "family": family,
+        "kind": Kind.DAMAGE,
+        "path": shown,
+        "offset": damage.offset,
+        "size": damage.size,
+        "payload": damage.data or None,
+        "properties": None if damage.is_lost else [("harmless", "true")],
+        "status": damage.status,
+        "reason": damage.reason,
+    }
+    schema = pa.schema([schema_of(options.table).field(name) for name in columns])
+    yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def why(status: str, reason: str | None) -> str:
+    """Return why a read fails."""
+    return f"{status}: {reason}; mode PERMISSIVE reads on and reports it"

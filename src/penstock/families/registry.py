@@ -7,8 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from penstock.errors import InvalidOption
 from penstock.families.family import Family, Files
-from penstock.families.option import Operation, Option, Values, refuse_foreign
+from penstock.families.options import Operation, Option, Values, table_name
 
 FAMILIES: Final = (
     "rabbitmq",
@@ -50,9 +51,20 @@ def open_files(path: Path, operation: Operation, values: Values = NO_VALUES) -> 
     family = _detect(path)
     # A path that holds nothing is refused first: it has no family whose options could be missed.
     files = family.open(path, values)
-    refuse_foreign(family.title, family.options, operation, values)
+    _refuse_foreign(family, operation, values)
     return files
 
 
 def _detect(path: Path) -> Family:
     return next(family for family in families().values() if family.detect(path))
+
+
+def _refuse_foreign(family: Family, operation: Operation, values: Values) -> None:
+    """Raise ``InvalidOption`` for a value that files of the family do not have in an operation."""
+    known = {option.name for option in family.options if operation in option.operations}
+    for name in values:
+        if name not in known:
+            shown = table_name(name) if operation is Operation.TABLES else name
+            raise InvalidOption(
+                shown, f"it does not apply to these files, of {family.title}; omit it"
+            )

@@ -19,8 +19,7 @@ from penstock.client.blocking import Client, connect
 from penstock.client.retries import Backoff
 from penstock.errors import Compacted, ProtocolBroken, Unreachable
 from penstock.families import arrow
-from penstock.families.filters import Filters, from_options
-from penstock.families.options import ReadOptions
+from penstock.families.tables import Filters, ReadOptions, from_options
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.families.taskflux.tables.scan import Builder
 from penstock.formats.kernel import compiled

@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidValue
-from penstock.families.options import KNOWN, PATHS
-from penstock.families.values import parse_fields, parse_number, parse_text
+from penstock.families.options import parse_fields, parse_number, parse_text
+from penstock.families.tables import KNOWN, PATHS
 from penstock.model import INT64_MIN, QueueName
 
 

@@ -17,11 +17,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidValue
-from penstock.families.columns import schema_of
 from penstock.families.family import Split
-from penstock.families.filters import from_options
-from penstock.families.options import ReadOptions, parse_options
 from penstock.families.plan import plan, read_splits
+from penstock.families.tables import ReadOptions, from_options, parse_options, schema_of
 from penstock.spark.sink_options import SinkOptions, is_of_sink, parse_sink_options
 from penstock.spark.worker import in_a_sentence, settle
 

@@ -18,14 +18,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import InvalidValue
-from penstock.families.columns import Table
 from penstock.families.family import Split
-from penstock.families.filters import from_options
 from penstock.families.follow import Follower, LogFollower, Offset
-from penstock.families.option import Operation
-from penstock.families.options import ReadOptions
-from penstock.families.plan import expand
+from penstock.families.options import Operation
 from penstock.families.registry import families, open_files
+from penstock.families.sources import expand
+from penstock.families.tables import ReadOptions, Table, from_options
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
 from penstock.spark.worker import in_a_sentence, settle

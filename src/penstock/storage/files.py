@@ -10,13 +10,21 @@ import errno
 import fcntl
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from penstock.binary import Bytes
-from penstock.errors import DirectoryLocked, InvalidValue, NoRoom, PathRefused, StorageFailed
+from penstock.errors import (
+    BadData,
+    DirectoryLocked,
+    InvalidValue,
+    NoRoom,
+    PathRefused,
+    StorageFailed,
+)
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -361,3 +369,53 @@ def _open(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise PathRefused(f"{path}: is not a file; put the file itself there")
     return descriptor
+
+
+FILES: Final = OsFiles()
+"""The files of the operating system, for readers of files at rest."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[File]:
+    """Open a file at rest to read it. A ``BadData`` raised inside the block gets the file's path."""
+    file = FILES.open(path, write=False)
+    try:
+        yield file
+    except BadData as error:
+        raise error.located(str(path)) from None
+    finally:
+        file.close()
+
+
+OPEN_MAX: Final = 64
+"""Files open at a time: messages of a queue stand in few store files, and a process may have 1024."""
+
+
+class OpenFiles:
+    """Opens each file when it is first read, and closes the one that was not read for longest."""
+
+    def __init__(self, *, open_max: int = OPEN_MAX) -> None:
+        self._open: OrderedDict[Path, File] = OrderedDict()
+        self._open_max = open_max
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Return bytes of a file, fewer at its end. Raises ``OSError`` or ``PathRefused``."""
+        file = self._open.get(path)
+        if file is None:
+            file = FILES.open(path, write=False)
+            self._open[path] = file
+        self._open.move_to_end(path)
+        while len(self._open) > self._open_max:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+        return file.read(offset, size)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

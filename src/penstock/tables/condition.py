@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidValue
-from penstock.families.columns import Table
-from penstock.families.filters import Filters
+from penstock.families.tables import Filters, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

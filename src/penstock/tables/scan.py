@@ -13,11 +13,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidValue, needing
-from penstock.families.columns import schema_of
 from penstock.families.family import Split
-from penstock.families.filters import Filters, from_options
-from penstock.families.options import ReadOptions, parse_options
 from penstock.families.plan import plan, read_splits
+from penstock.families.tables import Filters, ReadOptions, from_options, parse_options, schema_of
 from penstock.tables.condition import columns_of, pushed, to_expression
 
 if TYPE_CHECKING:

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from penstock.families.damage import Damage
-from penstock.families.files import opened
-from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq import bulk_reading, columns, queue_index
 from penstock.families.rabbitmq.columns import Messages, read_columns
 from penstock.families.rabbitmq.location import Location, resolve
@@ -26,6 +24,7 @@ from penstock.formats.rabbitmq.message_scan import routing_keys
 from penstock.formats.rabbitmq.messages import Content
 from penstock.formats.rabbitmq.properties import Header, Kind, Properties, Value, encode_properties
 from penstock.formats.rabbitmq.terms import Atom, Map
+from penstock.storage.files import OpenFiles, opened
 from support.damage import random_damage
 from support.rabbitmq_directories import (
     ENTRY_COUNT,

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.errors import DependencyMissing
 from penstock.families.damage import Damage
-from penstock.families.open_files import OpenFiles
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.store_map import build_map
 from penstock.formats.rabbitmq import message_store
+from penstock.storage.files import OpenFiles
 from support.rabbitmq_directories import NAMES, message, message_id, stored, unpacked
 
 

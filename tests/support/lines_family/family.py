@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import CannotConvert, InvalidValue
 from penstock.families.arrow import batch, same
-from penstock.families.columns import Table, schema_of
-from penstock.families.description import File, Source, SourceQueue
-from penstock.families.family import Outcome, Sending, Split, queue_of, refuse_queue
-from penstock.families.filters import Filters
+from penstock.families.damage import place_row
+from penstock.families.family import (
+    Outcome,
+    Progress,
+    Row,
+    Sending,
+    Split,
+    encode_payload,
+    no_progress,
+    queue_of,
+    refuse_queue,
+)
 from penstock.families.follow import Follower
-from penstock.families.option import Kind, Operation, Option, Values
-from penstock.families.options import ReadOptions
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row, encode_payload, place_row
+from penstock.families.options import Kind, Operation, Option, Values
+from penstock.families.sources import File, Source, SourceQueue
+from penstock.families.tables import Filters, ReadOptions, Table, schema_of
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue, Producer
 

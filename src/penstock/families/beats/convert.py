@@ -18,7 +18,7 @@ from penstock.families.beats.rewriting import Rewritten, rewrite
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.beats.versions import SegmentVersion
 from penstock.families.damage import Damage, Report
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.taskflux.new_directory import whole_directory
 from penstock.families.taskflux.task_log import new_task_log
 from penstock.formats.beats.event import Event, encode_event

@@ -12,8 +12,7 @@ from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import decode_frame, read_segment
 from penstock.families.beats.rows import frame_row, header_fields, place, state_row
 from penstock.families.damage import Damage, damage_row
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 

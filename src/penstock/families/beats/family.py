@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import InvalidOption
 from penstock.families.beats.versions import FORMATS
 from penstock.families.family import Files, Split
-from penstock.families.filters import Filters
-from penstock.families.option import FILES, Kind, Operation, Option, Values
-from penstock.families.options import ReadOptions
+from penstock.families.options import FILES, Kind, Operation, Option, Values
+from penstock.families.tables import Filters, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,14 +14,11 @@ from penstock.families.beats.family import CBOR, NAME, TITLE, key_of
 from penstock.families.beats.location import Location
 from penstock.families.beats.versions import FORMATS, SegmentVersion
 from penstock.families.damage import Damage, is_damage
-from penstock.families.description import Source
-from penstock.families.family import Outcome, Sending, Split, queue_of
-from penstock.families.filters import Filters
+from penstock.families.family import Outcome, Progress, Row, Sending, Split, no_progress, queue_of
 from penstock.families.follow import Follower
-from penstock.families.option import Values
-from penstock.families.options import ReadOptions
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.options import Values
+from penstock.families.sources import Source
+from penstock.families.tables import Filters, ReadOptions
 from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue

@@ -21,7 +21,7 @@ from penstock.families.beats.location import Location
 from penstock.families.beats.read import frame_damage, read_segment
 from penstock.families.beats.tasks import Waiting, read_waiting, refuse_state
 from penstock.families.damage import Damage, Report
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.ingest import target_name
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.task_event import SpooledTask, task_of

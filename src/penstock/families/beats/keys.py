@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidValue, PathMissing
-from penstock.families.files import FILES
 from penstock.formats.beats.body import key_from_password
 from penstock.formats.beats.segment import KEY_SIZE
-from penstock.storage.files import read_whole
+from penstock.storage.files import FILES, read_whole
 
 KEY_VARIABLE: Final = "PENSTOCK_SPOOL_KEY"
 

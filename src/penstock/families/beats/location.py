@@ -14,10 +14,9 @@ from typing import Final
 from penstock.errors import BadData, PathMissing, PathRefused, TruncatedData
 from penstock.families.beats.damage import BAD_STATE, DUPLICATE, UNREADABLE, damage_at
 from penstock.families.damage import Damage, words_of
-from penstock.families.files import FILES
 from penstock.formats.beats.segment import STATE_NAME, segment_name, segment_number
 from penstock.formats.beats.state import State, decode_state
-from penstock.storage.files import read_whole
+from penstock.storage.files import FILES, read_whole
 
 STATE_SIZE_MAX: Final = 4096
 """Bytes of a state that are looked at; it has 28, and what is behind ours means nothing to anybody."""

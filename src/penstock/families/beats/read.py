@@ -28,8 +28,7 @@ from penstock.families.beats.damage import (
 )
 from penstock.families.beats.location import Segment
 from penstock.families.damage import Damage, words_of
-from penstock.families.files import FILES, opened
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.event import Event, decode_event
 from penstock.formats.beats.frame import (
@@ -42,7 +41,7 @@ from penstock.formats.beats.frame import (
 )
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import Position
-from penstock.storage.files import File
+from penstock.storage.files import FILES, File, opened
 from penstock.storage.spool_keys import is_key_proven, no_frame_reason
 
 CHUNK_SIZE: Final = 2**20

@@ -16,8 +16,7 @@ from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.rewriting import ROUND_LOST, Rewritten, rewrite
 from penstock.families.beats.tasks import refuse_state
 from penstock.families.damage import Damage, damage_row
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.taskflux.new_directory import whole_directory
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import Frame

@@ -14,8 +14,7 @@ from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.position import judge_position
 from penstock.families.beats.read import decode_frame, read_segment
 from penstock.families.damage import Damage
-from penstock.families.files import FILES
-from penstock.families.progress import Progress
+from penstock.families.family import Progress
 from penstock.formats.beats.body import BodyEncoder
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import FRAMING, Frame, encode_frames
@@ -29,7 +28,7 @@ from penstock.formats.beats.segment import (
     segment_name,
 )
 from penstock.formats.beats.state import VERSION, Position, State, encode_state
-from penstock.storage.files import File, read_whole, replace_file
+from penstock.storage.files import FILES, File, read_whole, replace_file
 from penstock.storage.spool_segments import new_iv
 
 BUFFER_SIZE: Final = 2**20

@@ -12,8 +12,8 @@ from penstock.families.beats.damage import BAD_END, severity_of
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import frame_damage, is_transformed
-from penstock.families.damage import Damage, fault_fields
-from penstock.families.rows import Row, encode_payload, place_row
+from penstock.families.damage import Damage, fault_fields, place_row
+from penstock.families.family import Row, encode_payload
 from penstock.formats.beats.event import Event, event_as_json
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header, Options

@@ -11,8 +11,7 @@ from penstock.families.beats.position import judge_position
 from penstock.families.beats.read import decode_frame, read_segment
 from penstock.families.beats.rows import end_damage, task_row
 from penstock.families.damage import Damage, Report
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.formats.beats.event import Event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header

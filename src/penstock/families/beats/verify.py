@@ -16,8 +16,7 @@ from penstock.families.beats.position import Judged, judge_position
 from penstock.families.beats.read import End, decode_frame, read_segment
 from penstock.families.beats.rows import end_damage, header_fields, position_fields
 from penstock.families.damage import Damage, DamageCount, damage_row, is_damage
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import PathRefused
-from penstock.families.open_files import OpenFiles
+from penstock.storage.files import OpenFiles
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.binary import UINT32
 from penstock.families.damage import Report
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.bulk_reading import Stretches, at_every_byte, read_stretches
 from penstock.families.rabbitmq.location import Queue
 from penstock.families.rabbitmq.queue_index import IndexPart, indexed_at, read_index_columns

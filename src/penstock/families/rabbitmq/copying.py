@@ -11,9 +11,8 @@ from typing import Final
 
 from penstock.errors import PathRefused
 from penstock.families.damage import Damage, words_of
-from penstock.families.files import FILES, opened
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
-from penstock.storage.files import replace_file
+from penstock.storage.files import FILES, opened, replace_file
 
 PIECE: Final = 2**20
 """Bytes that are copied at a time."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from penstock.families.columns import MISSING, MISSING_REASON
 from penstock.families.damage import Damage, Severity
+from penstock.families.tables import MISSING, MISSING_REASON
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.merge import Anomaly
 

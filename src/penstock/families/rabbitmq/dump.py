@@ -11,8 +11,7 @@ from typing import Final
 
 from penstock.errors import BadData, PathRefused
 from penstock.families.damage import Severity, damage_row, fault_fields, words_of
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, Row, encode_payload, no_progress
 from penstock.families.rabbitmq.damage import (
     BAD_PROPERTIES,
     REASONS,
@@ -34,11 +33,10 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.families.rows import Row, encode_payload
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import Kind, Piece, Status
 from penstock.formats.rabbitmq.queue_v2 import SlotStatus
-from penstock.storage.files import File
+from penstock.storage.files import File, opened
 
 _OPS: Final = {
     Kind.PUBLISH_PERSISTENT: "publish",

@@ -11,13 +11,9 @@ from typing import Any, Final
 
 from penstock.errors import InvalidValue
 from penstock.families.damage import Damage, is_damage
-from penstock.families.description import Source, left_out_words
-from penstock.families.family import Outcome, Sending, Split
-from penstock.families.filters import Filters
+from penstock.families.family import Outcome, Progress, Row, Sending, Split, no_progress
 from penstock.families.follow import Follower
-from penstock.families.option import Values
-from penstock.families.options import ReadOptions
-from penstock.families.progress import Progress, no_progress
+from penstock.families.options import Values
 from penstock.families.rabbitmq.family import DROP, TITLE
 from penstock.families.rabbitmq.ingest import (
     TOO_LARGE,
@@ -31,7 +27,8 @@ from penstock.families.rabbitmq.ingest import (
 from penstock.families.rabbitmq.location import Location
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.rows import other_row
-from penstock.families.rows import Row
+from penstock.families.sources import Source, left_out_words
+from penstock.families.tables import Filters, ReadOptions
 
 
 class RabbitMQFiles:

@@ -19,9 +19,7 @@ from penstock.client.batches import BATCH_SIZE_MAX
 from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
 from penstock.families.damage import Damage, Report, ignore
-from penstock.families.description import NAMED_MAX
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.queue_index import Embedded, message_damage
 from penstock.families.rabbitmq.read import (
@@ -33,10 +31,12 @@ from penstock.families.rabbitmq.read import (
     read_queue,
 )
 from penstock.families.rabbitmq.rows import envelope_of, is_asked_for, vhost_name
+from penstock.families.sources import NAMED_MAX
 from penstock.formats.rabbitmq.envelope import encode_envelope
 from penstock.model import RESERVED_PREFIX, QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue, Producer
+from penstock.storage.files import OpenFiles
 
 DEFAULT_VHOST: Final = b"/"
 SEPARATOR: Final = "~"

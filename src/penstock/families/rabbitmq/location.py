@@ -14,7 +14,6 @@ from typing import Final
 
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
 from penstock.families.damage import Damage, words_of
-from penstock.families.files import FILES
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
 from penstock.families.rabbitmq.other_queues import OtherQueue, find_other_queues
 from penstock.families.rabbitmq.windows import begins_with_record
@@ -25,7 +24,7 @@ from penstock.formats.rabbitmq.names import (
     decode_config,
     decode_queue_name,
 )
-from penstock.storage.files import read_whole
+from penstock.storage.files import FILES, read_whole
 
 SMALL_FILE_MAX: Final = 2**16
 """Bytes of a name or a setting: brokers allow names of 255 bytes, and settings are a line."""

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PathRefused
-from penstock.families.files import FILES
 from penstock.formats.rabbitmq.metadata import (
     QueueKey,
     QueueRecord,
     decode_member_config,
     scan_log,
 )
-from penstock.storage.files import read_whole
+from penstock.storage.files import FILES, read_whole
 
 METADATA_MAX: Final = 64 * 2**20
 """Bytes of a metadata file that are read. Mnesia empties its log at 4 MiB; a queue's record takes some 300 bytes."""

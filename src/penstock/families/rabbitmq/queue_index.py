@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadData, InvalidValue, PathRefused
 from penstock.families.damage import Damage, Report, words_of
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.location import Queue
 from penstock.families.rabbitmq.plausible import (
@@ -54,6 +53,7 @@ from penstock.formats.rabbitmq.merge_scan import (
 from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import Slot, SlotStatus
 from penstock.formats.rabbitmq.segment import PUBLISH_SIZE
+from penstock.storage.files import opened
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from penstock.errors import BadData, PathRefused, UnsupportedVersion
-from penstock.families.columns import MISSING
 from penstock.families.damage import Damage, Report
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.damage import BAD_MESSAGE, REASONS
 from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.plausible import BAD_SIZE, size_reason
@@ -28,10 +26,12 @@ from penstock.families.rabbitmq.queue_index import (
     read_index,
 )
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
+from penstock.families.tables import MISSING
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import begins_like_message
 from penstock.formats.rabbitmq.messages import Message, decode_message
 from penstock.formats.rabbitmq.queue_v2 import RecordStatus
+from penstock.storage.files import OpenFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,7 @@ from typing import Final
 from penstock.binary import Bytes
 from penstock.errors import BadData, PathRefused
 from penstock.families.damage import Damage, Report, damage_row, ignore, words_of
-from penstock.families.files import FILES, opened
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.rabbitmq.copying import copy_tree
 from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.family import NAME as FAMILY
@@ -55,12 +53,11 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.families.rows import Row
 from penstock.families.taskflux.new_directory import whole_directory
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, Publish, SequenceNumber, Status
 from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
-from penstock.storage.files import File, replace_file
+from penstock.storage.files import FILES, File, OpenFiles, opened, replace_file
 
 EVERYTHING: Final = Wanted(as_of_us=0, transient=True, expired=True)
 

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 from penstock.binary import Bytes
 from penstock.errors import BadData
-from penstock.families.damage import Damage, Report
+from penstock.families.damage import Damage, Report, place_row
+from penstock.families.family import LEFT_OUT, Row, encode_payload
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.other_queues import OtherQueue
 from penstock.families.rabbitmq.read import Held
-from penstock.families.rows import LEFT_OUT, Row, encode_payload, place_row
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import (

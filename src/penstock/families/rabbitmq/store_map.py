@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import PathRefused
 from penstock.families.damage import Report, words_of
-from penstock.families.files import opened
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.windows import StoreWindow, scan_store_file
 from penstock.formats.rabbitmq import message_store
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, HEAD, Status
+from penstock.storage.files import OpenFiles, opened
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from penstock.families.damage import Report
+from penstock.families.family import Row
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages
 from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.rows import (
@@ -20,7 +21,6 @@ from penstock.families.rabbitmq.rows import (
     task_address,
     task_fields,
 )
-from penstock.families.rows import Row
 from penstock.formats.rabbitmq.message_scan import routing_keys
 
 if TYPE_CHECKING:

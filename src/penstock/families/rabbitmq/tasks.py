@@ -8,14 +8,13 @@ from typing import Final
 
 from penstock.errors import PathRefused
 from penstock.families.damage import Report, ignore
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.rabbitmq.columns import read_columns
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.read import Bodies, Wanted, read_queue
 from penstock.families.rabbitmq.rows import is_asked_for, task_row
 from penstock.families.rabbitmq.task_rows import rows_of_columns
-from penstock.families.rows import Row
+from penstock.storage.files import OpenFiles
 
 BULK_FROM: Final = 2**20
 """Bytes of files from which on messages are read in bulk: fewer are read sooner than the kernels are loaded."""

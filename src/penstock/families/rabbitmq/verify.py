@@ -20,9 +20,7 @@ from penstock.families.damage import (
     is_damage,
     words_of,
 )
-from penstock.families.files import opened
-from penstock.families.open_files import OpenFiles
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, REASONS, UNREADABLE, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
@@ -30,9 +28,9 @@ from penstock.families.rabbitmq.queue_index import message_damage
 from penstock.families.rabbitmq.read import Bodies, Count, Wanted, read_queue
 from penstock.families.rabbitmq.rows import message_fields, name_fields
 from penstock.families.rabbitmq.windows import scan_queue_store
-from penstock.families.rows import Row
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.properties import json_of_text
+from penstock.storage.files import OpenFiles, opened
 
 EVERYTHING = Wanted(as_of_us=0, expired=True)
 """All messages that survive a restart; whether they are expired by now is not asked."""

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.binary import UINT32, Bytes
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.formats.kernel import bulk
 from penstock.formats.rabbitmq import journal, message_store, proof, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
 from penstock.formats.rabbitmq.merge_scan import records_in
 from penstock.formats.rabbitmq.message_store import RECORD_SIZE_BELIEVED, StoreColumns
-from penstock.storage.files import File
+from penstock.storage.files import File, opened
 from penstock.storage.log_end import end_of_data, read_data
 
 if TYPE_CHECKING:

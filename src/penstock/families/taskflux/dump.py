@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadData
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row, encode_payload
+from penstock.families.family import Progress, Row, encode_payload, no_progress
 from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.read import Misfit, survey
 from penstock.families.taskflux.rows import (
@@ -25,6 +23,7 @@ from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_snapshot
 from penstock.model import QueueHead
+from penstock.storage.files import opened
 
 
 def dump(target: Target, *, progress: Progress = no_progress) -> Iterator[Row]:

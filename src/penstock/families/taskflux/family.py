@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import InvalidOption
 from penstock.families.family import Files, Split
-from penstock.families.filters import Filters
-from penstock.families.option import FILES, Kind, Operation, Option, Values
-from penstock.families.options import ReadOptions
+from penstock.families.options import FILES, Kind, Operation, Option, Values
+from penstock.families.tables import Filters, ReadOptions
 from penstock.formats.taskflux.variant import VARIANTS
 
 if TYPE_CHECKING:

@@ -7,20 +7,27 @@ from pathlib import Path
 
 from penstock.errors import CannotConvert, PathRefused
 from penstock.families.damage import is_damage
-from penstock.families.description import Source
-from penstock.families.family import Outcome, Sending, Split, queue_of, refuse_queue
-from penstock.families.files import FILES as STORED
-from penstock.families.filters import Filters
+from penstock.families.family import (
+    Outcome,
+    Progress,
+    Row,
+    Sending,
+    Split,
+    encode_payload,
+    no_progress,
+    queue_of,
+    refuse_queue,
+)
 from penstock.families.follow import Follower, LogFollower
-from penstock.families.option import Values
-from penstock.families.options import ReadOptions
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row, encode_payload
+from penstock.families.options import Values
+from penstock.families.sources import Source
+from penstock.families.tables import Filters, ReadOptions
 from penstock.families.taskflux.family import NAME, TITLE
 from penstock.families.taskflux.location import Target
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.variant import VARIANTS, Variant
 from penstock.storage.directory import locate_all
+from penstock.storage.files import FILES as STORED
 
 
 class TaskFluxFiles:

@@ -14,8 +14,7 @@ from typing import Final
 from penstock.binary import checksum
 from penstock.errors import BadData, ReplayConflict
 from penstock.families.damage import Severity
-from penstock.families.files import opened
-from penstock.families.rows import Row
+from penstock.families.family import Row
 from penstock.families.taskflux.applying import Applier, decode, read_notes
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import Found, History, Misfit, restore_queues
@@ -43,6 +42,7 @@ from penstock.model import (
     QueueName,
 )
 from penstock.queues.replay import Queues
+from penstock.storage.files import opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.families.damage import is_damage
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.verify import Summary, verify

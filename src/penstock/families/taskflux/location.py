@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
-from penstock.families.files import FILES, opened
 from penstock.formats.taskflux import metadata as metadata_format
 from penstock.formats.taskflux import snapshot as snapshot_format
 from penstock.formats.taskflux.commands import CREATE, decode_command, is_command
@@ -44,7 +43,7 @@ from penstock.storage.directory import (
     locate,
     locate_all,
 )
-from penstock.storage.files import File, Files, read_whole
+from penstock.storage.files import FILES, File, Files, opened, read_whole
 from penstock.storage.log_end import find_record_in_file
 from penstock.storage.reading import scan_file
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert, PathRefused
-from penstock.families.files import FILES
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.generation import Generation
@@ -44,7 +43,7 @@ from penstock.model import (
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage.directory import layout_for
-from penstock.storage.files import TEMPORARY_SUFFIX, replace_file
+from penstock.storage.files import FILES, TEMPORARY_SUFFIX, replace_file
 from penstock.storage.segmented_log import SegmentedLog
 from penstock.storage.single_log import SingleLog
 from penstock.storage.snapshot import SnapshotStore

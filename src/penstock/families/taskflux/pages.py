@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData, PathRefused, StorageFailed
-from penstock.families.files import FILES
 from penstock.model import QueueName, SnapshotPoint
 from penstock.queues.replay import Queues
+from penstock.storage.files import FILES
 from penstock.storage.paged.task_pages import DIRECTORY, TaskShelf
 from penstock.storage.read_only import ReadOnlyFiles
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.errors import BadData, CorruptData, ReplayConflict
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
+from penstock.families.family import Progress, no_progress
 from penstock.families.taskflux.applying import Applier, numbers_of, read_notes
 from penstock.families.taskflux.location import (
     LogFile,
@@ -40,6 +39,7 @@ from penstock.formats.taskflux.sync_point import SyncPoint
 from penstock.model import QueueHead, SnapshotPoint
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
+from penstock.storage.files import opened
 from penstock.storage.log import foreign_write
 from penstock.storage.log_end import EndRule
 from penstock.storage.reading import read_header, scan_file

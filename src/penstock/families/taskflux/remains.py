@@ -7,10 +7,10 @@ one can guess where that ends.
 from __future__ import annotations
 
 from penstock.binary import CHECKSUM_START, checksum
-from penstock.families.files import opened
 from penstock.families.taskflux.read import Found, follower
 from penstock.formats.taskflux.log import RECORD_MARKER, Status
 from penstock.formats.taskflux.log_scan import RECORD_SIZE_BELIEVED, scan
+from penstock.storage.files import opened
 
 
 def is_whole(found: Found) -> bool:

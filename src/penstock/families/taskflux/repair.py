@@ -13,9 +13,7 @@ from pathlib import Path
 
 from penstock.errors import BadData
 from penstock.families.damage import Severity, is_damage
-from penstock.families.files import opened
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.taskflux.applying import Applier, read_notes
 from penstock.families.taskflux.fold import Fold, Verdict, apply_delta, judge
 from penstock.families.taskflux.location import Target
@@ -30,6 +28,7 @@ from penstock.formats.taskflux.snapshot_decode import decode_header
 from penstock.formats.taskflux.snapshot_frame import proven_part
 from penstock.formats.taskflux.variant import Variant
 from penstock.model import TERM_MAX, HardState, Index, SnapshotPoint, Term
+from penstock.storage.files import opened
 
 
 @dataclass

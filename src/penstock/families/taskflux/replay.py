@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayConflict
-from penstock.families.files import opened
 from penstock.families.taskflux.applying import Applier, decode
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, Misfit, restore_snapshot
@@ -18,7 +17,7 @@ from penstock.formats.taskflux.deltas import DELETE, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
 from penstock.queues.replay import Queues
-from penstock.storage.files import File
+from penstock.storage.files import File, opened
 from penstock.storage.log_end import Behind, find_record_in_file
 from penstock.storage.reading import Window, walk_windows
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import BadData
-from penstock.families.damage import Damage, Severity, damage_row, fault_fields
-from penstock.families.rows import Row, encode_payload, place_row
+from penstock.families.damage import Damage, Severity, damage_row, fault_fields, place_row
+from penstock.families.family import Row, encode_payload
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.read import Found, History, Misfit
 from penstock.formats.taskflux.commands import decode_command

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import BadData, ReplayConflict
 from penstock.families.damage import DamageCount, Severity
-from penstock.families.progress import Progress, no_progress
-from penstock.families.rows import Row
+from penstock.families.family import Progress, Row, no_progress
 from penstock.families.taskflux.applying import Applier, Decoded, decode
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import (

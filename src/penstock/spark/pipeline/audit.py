@@ -15,9 +15,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import CorruptData, InvalidValue
-from penstock.families.columns import Op
-from penstock.families.description import Source
-from penstock.families.sources import find_sources
+from penstock.families.sources import Source, find_sources
+from penstock.families.tables import Op
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.moment import Moment, moment
 from penstock.spark.pipeline.queue_records import queue_records

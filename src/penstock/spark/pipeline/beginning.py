@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.families.description import Source
+from penstock.families.sources import Source
 from penstock.formats.taskflux import notes
 from penstock.spark.pipeline.histories import LIVES_SCHEMA, OPEN_SCHEMA, State
 from penstock.spark.pipeline.small import small_table

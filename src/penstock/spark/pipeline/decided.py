@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.families.description import Source
+from penstock.families.sources import Source
 from penstock.model import (
     AddTask,
     Command,

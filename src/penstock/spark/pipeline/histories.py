@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.families.properties import RECORD
+from penstock.families.arrow import RECORD
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,10 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.client.blocking import connect
 from penstock.errors import InvalidValue
-from penstock.families.family import Outcome
-from penstock.families.option import Operation, Values
+from penstock.families.family import Outcome, send_numbered
+from penstock.families.options import Operation, Values
 from penstock.families.registry import open_files
-from penstock.families.sending import send_numbered
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue

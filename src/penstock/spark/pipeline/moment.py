@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import CorruptData, InvalidValue, OutOfRange
-from penstock.families.columns import Op
-from penstock.families.description import Source
-from penstock.families.option import Values
+from penstock.families.options import Values
 from penstock.families.registry import NO_VALUES
-from penstock.families.sources import check_moment, find_sources
+from penstock.families.sources import Source, check_moment, find_sources
+from penstock.families.tables import Op
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
 from penstock.spark.pipeline.decided import decide

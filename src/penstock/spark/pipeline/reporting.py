@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 import penstock
-from penstock.families.description import Source
+from penstock.families.sources import Source
 from penstock.spark.report import Facts, SourceFacts, make_report
 
 if TYPE_CHECKING:

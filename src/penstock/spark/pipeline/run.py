@@ -23,8 +23,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import InvalidValue
-from penstock.families.description import Source
-from penstock.families.sources import find_sources
+from penstock.families.sources import Source, find_sources
 from penstock.spark.pipeline import tables, unlogged
 from penstock.spark.pipeline.audit import compare
 from penstock.spark.pipeline.beginning import (

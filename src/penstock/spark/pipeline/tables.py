@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.families.columns import Op
-from penstock.families.properties import RECORD
+from penstock.families.arrow import RECORD
+from penstock.families.tables import Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

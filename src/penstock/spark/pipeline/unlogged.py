@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
-from penstock.families.columns import MISSING, MISSING_REASON
-from penstock.families.description import Source
-from penstock.families.option import Values
+from penstock.families.options import Values
 from penstock.families.registry import families
+from penstock.families.sources import Source
+from penstock.families.tables import MISSING, MISSING_REASON
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA
 from penstock.spark.pipeline.small import small_table

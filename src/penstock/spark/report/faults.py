@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.families.columns import OK
+from penstock.families.tables import OK
 from penstock.spark.report import units
 from penstock.spark.report.facts import Facts
 from penstock.spark.report.inputs import Inputs, Rows

@@ -6,8 +6,8 @@ from penstock.families.beats.damage import BAD_END, BAD_EVENT
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.location import Location
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.columns import OK
-from penstock.families.description import Source, file_at
+from penstock.families.sources import Source, file_at
+from penstock.families.tables import OK
 
 
 def describe(name: str, location: Location) -> Source:

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import BadData
+from penstock.families.arrow import Property
 from penstock.families.beats.read import undecoded
-from penstock.families.properties import Property
 from penstock.formats.beats.event import Event, decode_event, event_as_json
 from penstock.formats.beats.frame_scan import FrameColumns, Verdict
 from penstock.formats.beats.segment import PayloadFormat

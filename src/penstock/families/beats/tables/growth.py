@@ -27,17 +27,14 @@ from penstock.families.beats.tables.plan import (
     segment_plan,
 )
 from penstock.families.beats.tables.read import end_of_growing, read_segment
-from penstock.families.columns import Table
 from penstock.families.damage import Damage
-from penstock.families.damage_table import ROW_SIZE, DamagePlan
-from penstock.families.description import shown_path
 from penstock.families.family import Split
-from penstock.families.files import FILES
 from penstock.families.follow import Offset
-from penstock.families.options import ReadOptions
-from penstock.families.plan import refusal
+from penstock.families.plan import ROW_SIZE, DamagePlan
+from penstock.families.sources import refusal, shown_path
+from penstock.families.tables import ReadOptions, Table
 from penstock.formats.beats.frame_scan import FrameColumns, Place, Verdict
-from penstock.storage.files import File
+from penstock.storage.files import FILES, File
 
 BEFORE_ALL: Final = -1
 

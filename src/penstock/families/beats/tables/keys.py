@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.errors import InvalidValue
 from penstock.families.beats.keys import KEY_VARIABLE, read_key
-from penstock.families.options import ReadOptions
+from penstock.families.tables import ReadOptions
 from penstock.formats.beats.segment import Options
 
 

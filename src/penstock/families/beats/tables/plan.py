@@ -18,18 +18,15 @@ from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import HEADER_SIZE_MAX, is_transformed
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tasks import refuse_state
-from penstock.families.columns import Op, Table
 from penstock.families.damage import Damage, words_of
-from penstock.families.damage_table import ROW_SIZE, plan_damage
-from penstock.families.description import shown_path
 from penstock.families.family import Split
-from penstock.families.files import opened
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
-from penstock.families.plan import edges
+from penstock.families.plan import ROW_SIZE, edges, plan_damage
+from penstock.families.sources import shown_path
+from penstock.families.tables import Filters, Mode, Op, ReadOptions, Table
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
+from penstock.storage.files import opened
 
 INDEX_BITS: Final = 32
 """Bits of a frame's number that are its place in the segment: headers count no further."""

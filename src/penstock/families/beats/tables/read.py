@@ -15,14 +15,13 @@ from penstock.families.beats.damage import BAD_BODY, TORN, WRONG_KEY, damage_at
 from penstock.families.beats.read import is_transformed
 from penstock.families.beats.tables.plan import SegmentPlan
 from penstock.families.damage import Damage
-from penstock.families.files import FILES, opened
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.frame import FRAME_MAX
 from penstock.formats.beats.frame_scan import FrameColumns, FrameScanner, Place, Verdict
 from penstock.formats.beats.segment import Options
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
-from penstock.storage.files import File
+from penstock.storage.files import FILES, File, opened
 from penstock.storage.spool_keys import is_key_proven, no_frame_reason
 
 CHUNK_SIZE: Final = 8 * 2**20

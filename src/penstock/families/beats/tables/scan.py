@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData, InvalidValue
 from penstock.families import arrow
+from penstock.families.arrow import Property, properties
 from penstock.families.beats.damage import (
     BAD_CHECKSUM,
     BAD_END,
@@ -24,13 +25,10 @@ from penstock.families.beats.tables.events import Events, Undecoded
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, number_of
 from penstock.families.beats.tables.read import read_segment, waits_from
-from penstock.families.columns import OK, Kind, Op, Table, schema_of
 from penstock.families.damage import Damage, words_of
-from penstock.families.damage_table import DamagePlan, damage_rows, read_damage, why
 from penstock.families.family import Split
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
-from penstock.families.properties import Property, properties
+from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
+from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
 from penstock.formats.beats.frame_scan import FrameColumns, Verdict
 from penstock.model import INT64_MAX

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.families.description import Source, SourceQueue, file_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.ingest import last_write_us
 from penstock.families.rabbitmq.location import Location
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
 from penstock.families.rabbitmq.tables.plan import STORES
+from penstock.families.sources import Source, SourceQueue, file_at
 
 
 def describe(name: str, location: Location) -> Source:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.families.files import opened
 from penstock.families.rabbitmq.damage import HOLE, REASONS
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
 from penstock.families.rabbitmq.windows import (
@@ -22,7 +21,7 @@ from penstock.families.rabbitmq.windows import (
 from penstock.formats.kernel import compiled
 from penstock.formats.rabbitmq import journal, message_store, queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, PUBLISH_FIELDS, Kind
-from penstock.storage.files import File
+from penstock.storage.files import File, opened
 from penstock.storage.log_end import end_of_data
 
 if TYPE_CHECKING:

@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CannotConvert, InvalidValue, PathRefused
-from penstock.families.columns import Table
-from penstock.families.damage_table import ROW_SIZE, plan_damage
-from penstock.families.description import shown_path
 from penstock.families.family import Split
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
+from penstock.families.plan import ROW_SIZE, plan_damage
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
+from penstock.families.sources import shown_path
+from penstock.families.tables import Filters, Mode, ReadOptions, Table
 
 STORES: Final = ("store", "store-file", "queue-store")
 """The kinds of locations that have no index."""

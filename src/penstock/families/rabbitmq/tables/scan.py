@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData, CorruptData, InvalidValue, PathRefused
 from penstock.families import arrow
-from penstock.families.columns import Kind, Op, Table, schema_of
+from penstock.families.arrow import Property, hexadecimal, properties
 from penstock.families.damage import words_of
-from penstock.families.damage_table import DamagePlan, damage_rows, read_damage, why
 from penstock.families.family import Split
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
-from penstock.families.properties import Property, hexadecimal, properties
+from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, UNREADABLE, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.tables import files
@@ -28,6 +25,7 @@ from penstock.families.rabbitmq.tables.files import (
 from penstock.families.rabbitmq.tables.messages import MessageParts, ScannedMessages, json_of_keys
 from penstock.families.rabbitmq.tables.names import text_of
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan
+from penstock.families.tables import Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE
 

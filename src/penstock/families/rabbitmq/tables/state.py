@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.columns import Table, schema_of
+from penstock.families.arrow import Property, properties
 from penstock.families.damage import Damage, ignore
-from penstock.families.damage_table import why
-from penstock.families.description import shown_path
-from penstock.families.open_files import OpenFiles
-from penstock.families.options import Mode, ReadOptions
-from penstock.families.properties import Property, properties
+from penstock.families.plan import why
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
@@ -32,6 +28,9 @@ from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_key
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
 from penstock.families.rabbitmq.tables.plan import QueuePlan
 from penstock.families.rabbitmq.tables.scan import address_properties, property_text
+from penstock.families.sources import shown_path
+from penstock.families.tables import Mode, ReadOptions, Table, schema_of
+from penstock.storage.files import OpenFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa

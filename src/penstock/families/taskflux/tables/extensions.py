@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.families.columns import Op
-from penstock.families.properties import RECORD, Property, hexadecimal, properties
+from penstock.families.arrow import RECORD, Property, hexadecimal, properties
+from penstock.families.tables import Op
 from penstock.families.taskflux.rows import policy_fields
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import decode_delta

@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, CorruptData, PathRefused
-from penstock.families.description import shown_path
 from penstock.families.family import Split
-from penstock.families.files import FILES, opened
-from penstock.families.plan import refusal
+from penstock.families.sources import refusal, shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import read_sync_point, resolve
 from penstock.families.taskflux.read import survey
 from penstock.families.taskflux.tables.scan import is_record_of
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, decode_header, parse_segment_name
-from penstock.storage.files import TEMPORARY_SUFFIX, File
+from penstock.storage.files import FILES, TEMPORARY_SUFFIX, File, opened
 from penstock.storage.reading import scan_file_columns
 
 _LOOKS_MAX: Final = 100

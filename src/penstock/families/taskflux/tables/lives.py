@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.files import opened
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, restore_snapshot
 from penstock.families.taskflux.tables.scan import _Rows
@@ -25,6 +24,7 @@ from penstock.model import DEFAULT_QUEUE, UINT64_MAX, QueueName
 from penstock.queues.contents import QueueContents
 from penstock.queues.replay import Queues
 from penstock.storage import reading
+from penstock.storage.files import opened
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import Compacted, OutOfRange
-from penstock.families.columns import OK, Op, Table
-from penstock.families.description import shown_path
 from penstock.families.family import Split
-from penstock.families.files import opened
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
 from penstock.families.plan import edges
+from penstock.families.sources import shown_path
+from penstock.families.tables import OK, Filters, Mode, Op, ReadOptions, Table
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint
+from penstock.storage.files import opened
 from penstock.storage.log_end import EndRule
 from penstock.storage.reading import NO_RULE, walk_windows
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData
-from penstock.families.files import FILES
-from penstock.families.filters import from_options
-from penstock.families.options import ReadOptions
+from penstock.families.tables import ReadOptions, from_options
 from penstock.families.taskflux.tables.growth import GrowingLog, RangePlan
 from penstock.families.taskflux.tables.plan import LogPlan, layout_of
 from penstock.families.taskflux.tables.scan import Builder, Place, Walk, is_record_of
 from penstock.formats.taskflux.log import LogLayout
-from penstock.storage.files import File
+from penstock.storage.files import FILES, File
 from penstock.storage.reading import NO_RULE
 
 if TYPE_CHECKING:

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.columns import OK, Kind, Op, Table, schema_of
 from penstock.families.family import Split
-from penstock.families.files import opened
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
+from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.read import BEHIND_END
 from penstock.families.taskflux.rows import REASONS
@@ -33,7 +30,7 @@ from penstock.formats.taskflux.extension_scan import scan_extensions
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.model import RESERVED_PREFIX
-from penstock.storage.files import File
+from penstock.storage.files import File, opened
 from penstock.storage.log_end import EndRule
 from penstock.storage.reading import Batch, are_records, scan_file_columns
 

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData
 from penstock.families import arrow
-from penstock.families.columns import OK, Kind, Op, Table, schema_of
-from penstock.families.files import opened
-from penstock.families.filters import Filters
-from penstock.families.options import Mode, ReadOptions
+from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.families.taskflux.applying import numbers_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.pages import read_pages
@@ -23,6 +20,7 @@ from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
 from penstock.model import Implementation, QueueHead, QueueName
+from penstock.storage.files import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa

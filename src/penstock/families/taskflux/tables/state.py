@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.columns import Table, schema_of
-from penstock.families.filters import Filters
-from penstock.families.options import ReadOptions
+from penstock.families.tables import Filters, ReadOptions, Table, schema_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import History, read_history
