@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from formats import RESULTS, machine
 from penstock.families.plan import plan, read_splits
-from penstock.families.tables import Table, from_options, parse_options, schema_of
+from penstock.families.tables import Table, parse_options, schema_of
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
@@ -122,14 +122,12 @@ class TupleReader(DataSourceReader):
         self._options = parse_options(options)
 
     def partitions(self) -> list[InputPartition]:
-        filters = from_options(self._options)
-        return [Task(splits) for splits in plan(self._options, filters)]
+        return [Task(splits) for splits in plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Task)
         names = schema_of(Table.ENTRIES).names
-        filters = from_options(self._options)
-        for batch in read_splits(partition.splits, self._options, filters, names):
+        for batch in read_splits(partition.splits, self._options, names):
             columns = [column.to_pylist() for column in batch.columns]
             place = names.index("properties")
             columns[place] = [None if pairs is None else dict(pairs) for pairs in columns[place]]
@@ -163,8 +161,7 @@ class BareReader(TupleReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Share)
-        filters = from_options(self._options)
-        made = read_splits(partition.splits, self._options, filters, self._columns)
+        made = read_splits(partition.splits, self._options, self._columns)
         batch = max(islice(made, 3), key=lambda one: one.num_rows)
         for _ in range(partition.rows // batch.num_rows):
             yield batch

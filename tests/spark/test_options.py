@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.errors import InvalidValue
-from penstock.families.tables import SPLIT_SIZE, Mode, ReadOptions, Table, parse_options
+from penstock.families.tables import SPLIT_SIZE, Filters, Mode, ReadOptions, Table, parse_options
 from penstock.spark.source import PenstockSource, Reader
 from support.samples import THREE
 from support.spark_tables import read_rows
@@ -43,12 +43,14 @@ def test_every_option_in_any_case_of_letters() -> None:
         table=Table.CHANGES,
         mode=Mode.FAILFAST,
         split_size=2**20,
-        starting_index=5,
-        ending_index=9,
+        filters=Filters(
+            first=5,
+            last=9,
+            queues=frozenset({"a", ""}),
+            ops=frozenset({"add"}),
+            paths=frozenset({"data/x"}),
+        ),
         uncommitted=True,
-        queues=frozenset({"a", ""}),
-        ops=frozenset({"add"}),
-        files=frozenset({"data/x"}),
         columns=("payload", "log_index"),
         max_entries=7,
         fail_on_data_loss=False,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
     from penstock.families.follow import Follower
     from penstock.families.sources import Source
-    from penstock.families.tables import Filters, ReadOptions
+    from penstock.families.tables import ReadOptions
     from penstock.protocol.version2 import Enqueue
 
 Row = dict[str, Any]
@@ -142,7 +142,7 @@ class Files(Protocol):
         """Return what is to be sent to a node, all of it or one part. Raises ``PenstockError`` before a node is asked."""
         ...
 
-    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+    def plan(self, options: ReadOptions) -> list[Split]:
         """Cut the files into splits by names, sizes and headers; omit what the filters rule out."""
         ...
 
@@ -179,7 +179,7 @@ class Family(Protocol):
         ...
 
     def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+        self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split, these columns of them."""
         ...

@@ -72,7 +72,7 @@ class LogFollower:
         self._options = options
 
     def beginning(self) -> Offset:
-        return {"index": (self._options.starting_index or 0) - 1, "term": _ANY_TERM}
+        return {"index": (self._options.filters.first or 0) - 1, "term": _ANY_TERM}
 
     def end(self) -> Offset:
         return {"index": self._tail.look()[1]}
@@ -91,7 +91,7 @@ class LogFollower:
     def _latest(self, start: Offset, rows_max: int | None, target: Offset | None) -> Offset:
         first, last = self._tail.look()
         begin = self._begin(start, first, last)
-        for bound in (None if target is None else target["index"], self._options.ending_index):
+        for bound in (None if target is None else target["index"], self._options.filters.last):
             last = last if bound is None else min(last, bound)
         if rows_max is not None:
             last = min(last, begin - 1 + rows_max)

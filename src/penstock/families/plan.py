@@ -13,7 +13,7 @@ from penstock.families.family import Split
 from penstock.families.options import Operation
 from penstock.families.registry import families, open_files
 from penstock.families.sources import expand, refusal, shown_path
-from penstock.families.tables import Filters, Kind, Mode, ReadOptions, Table, schema_of
+from penstock.families.tables import Kind, Mode, ReadOptions, Table, schema_of
 from penstock.storage.files import opened
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ GROUP_MAX: Final = 10_000
 """Pieces that one task reads at most, however small: its list of them travels with it."""
 
 
-def plan(options: ReadOptions, filters: Filters) -> list[list[Split]]:
+def plan(options: ReadOptions) -> list[list[Split]]:
     """Return the splits that make up a read, grouped into tasks. Raises ``PenstockError``."""
     splits: list[Split] = []
     for path in expand(options.paths):
         try:
-            splits += open_files(path, Operation.TABLES, options.own).plan(options, filters)
+            splits += open_files(path, Operation.TABLES, options.own).plan(options)
         except OSError as error:
             raise refusal(path, error) from None
     return group(splits, options.split_size)
@@ -65,13 +65,13 @@ def group(splits: Sequence[Split], size_max: int) -> list[list[Split]]:
 
 
 def read_splits(
-    splits: Sequence[Split], options: ReadOptions, filters: Filters, columns: Sequence[str]
+    splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some splits, one after the other."""
     known = families()
     for split in splits:
         try:
-            yield from known[split.family].read(split, options, filters, columns)
+            yield from known[split.family].read(split, options, columns)
         except OSError as error:  # a node may have removed a file since the read was planned
             raise refusal(Path(split.source), error) from None
 
@@ -88,14 +88,14 @@ class DamagePlan:
 
 
 def plan_damage(
-    family: str, source: str, found: Iterable[Damage], options: ReadOptions, filters: Filters
+    family: str, source: str, found: Iterable[Damage], options: ReadOptions
 ) -> list[Split]:
     """Return the split of damage whose rows are wanted, or that must fail the read."""
-    is_shown = options.table is Table.ENTRIES and filters.is_open
+    is_shown = options.table is Table.ENTRIES and options.filters.is_open
     if not is_shown and options.mode is not Mode.FAILFAST:
         return []
     shown = ((shown_path(source, each.path), each) for each in found)
-    wanted = tuple(each for each in shown if filters.paths is None or each[0] in filters.paths)
+    wanted = tuple(each for each in shown if options.filters.wants_path(each[0]))
     plan = DamagePlan(found=wanted)
     return [Split(family=family, source=source, size=ROW_SIZE, plan=plan)] if wanted else []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -133,6 +134,48 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """The rows wanted; ``None``: all.
+
+    A planner uses the filters to skip files. It may keep a file that it cannot judge, because the scanner drops every row
+    that the filters do not select.
+    """
+
+    first: int | None = None  # the lowest log index
+    last: int | None = None  # the highest
+    queues: frozenset[str] | None = None
+    ops: frozenset[str] | None = None
+    paths: frozenset[str] | None = None  # of files, as the rows have them
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row can be wanted."""
+        if self.first is not None and self.last is not None and self.first > self.last:
+            return True
+        return any(
+            values is not None and not values for values in (self.queues, self.ops, self.paths)
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether also a row is wanted that has no index, op or queue, as damage may not."""
+        wanted = (self.first, self.last, self.queues, self.ops)
+        return all(values is None for values in wanted)
+
+    def wants_queue(self, name: str) -> bool:
+        return self.queues is None or name in self.queues
+
+    def wants_path(self, shown: str) -> bool:
+        return self.paths is None or shown in self.paths
+
+    def wants_indexes(self, first: int, end: int | None) -> bool:
+        """Whether entries from ``first`` up to ``end`` (``None``: unknown) may hold one that is wanted."""
+        if self.last is not None and first > self.last:
+            return False
+        return self.first is None or end is None or end > self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The options of one read."""
 
@@ -140,13 +183,9 @@ class ReadOptions:
     table: Table = Table.ENTRIES
     mode: Mode = Mode.PERMISSIVE
     split_size: int = SPLIT_SIZE
-    starting_index: int | None = None  # the first entry wanted
-    ending_index: int | None = None  # the last entry wanted
+    filters: Filters = Filters()
     at: int | None = None  # for the table of tasks: the state after this entry
     uncommitted: bool = False  # count entries that the files do not say are committed
-    queues: frozenset[str] | None = None  # the rows of these alone
-    ops: frozenset[str] | None = None
-    files: frozenset[str] | None = None  # by their paths, as the rows have them
     own: Values = field(default_factory=dict)  # options of a family
     columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
     node: str | None = None  # a live node to read from, instead of files
@@ -180,13 +219,13 @@ KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "table": ("table", _table),
     "mode": ("mode", _mode),
     "splitSize": ("split_size", parse_size),
-    "startingIndex": ("starting_index", parse_number(0)),
-    "endingIndex": ("ending_index", parse_number(0)),
+    "startingIndex": ("first", parse_number(0)),
+    "endingIndex": ("last", parse_number(0)),
     "at": ("at", parse_number(-1)),
     "uncommitted": ("uncommitted", parse_boolean),
     "queues": ("queues", parse_names),
     "ops": ("ops", _ops),
-    "files": ("files", parse_names),
+    "files": ("paths", parse_names),
     "columns": ("columns", parse_columns),
     "node": ("node", parse_text),
     "maxEntriesPerTrigger": ("max_entries", parse_number(1)),
@@ -205,7 +244,9 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     values = {own[name].name: fields.pop(name) for name in own if name in fields}
     # A flag that is off says what its absence says.
     values = {name: value for name, value in values.items() if value is not False}
-    parsed = ReadOptions(paths=_paths(options), own=values, **fields)  # type: ignore[arg-type]
+    names = {each.name for each in dataclass_fields(Filters)}
+    filters = Filters(**{name: fields.pop(name) for name in names & fields.keys()})  # type: ignore[arg-type]
+    parsed = ReadOptions(paths=_paths(options), filters=filters, own=values, **fields)  # type: ignore[arg-type]
     _check(parsed)
     _check_own(parsed, [option for _, option in options_of(Operation.TABLES)])
     return parsed
@@ -241,7 +282,8 @@ def _check(options: ReadOptions) -> None:
         )
     if options.node is None and not options.paths:
         raise InvalidValue("no path to read; load(PATH), or option node for a live one")
-    first, last = options.starting_index, options.ending_index
+    filters = options.filters
+    first, last = filters.first, filters.last
     if first is not None and last is not None and first > last:
         raise InvalidValue(
             f"startingIndex {first} is behind endingIndex {last}: nothing is between"
@@ -252,7 +294,7 @@ def _check(options: ReadOptions) -> None:
         )
     if options.table is Table.TASKS and (first is not None or last is not None):
         raise InvalidValue("the table tasks is the state after an entry: use option at")
-    if options.table is Table.TASKS and (options.ops is not None or options.files is not None):
+    if options.table is Table.TASKS and (filters.ops is not None or filters.paths is not None):
         raise InvalidValue("the table tasks has no ops, and is of all files; use option queues")
     if options.node is not None:
         parse_addresses(options.node)
@@ -269,50 +311,3 @@ def _check_own(options: ReadOptions, declared: Sequence[Option]) -> None:
     for option in declared:
         if option.name in options.own and option.only_tasks and options.table is not Table.TASKS:
             raise InvalidOption(option.table_name, "it is for the table tasks")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
-    """The rows wanted; ``None``: all.
-
-    A planner uses the filters to skip files. It may keep a file that it cannot judge, because the scanner drops every row
-    that the filters do not select.
-    """
-
-    first: int | None = None  # the lowest log index
-    last: int | None = None  # the highest
-    queues: frozenset[str] | None = None
-    ops: frozenset[str] | None = None
-    paths: frozenset[str] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row can be wanted."""
-        if self.first is not None and self.last is not None and self.first > self.last:
-            return True
-        return any(
-            values is not None and not values for values in (self.queues, self.ops, self.paths)
-        )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether also a row is wanted that has no index, op or queue, as damage may not."""
-        wanted = (self.first, self.last, self.queues, self.ops)
-        return all(values is None for values in wanted)
-
-    def wants_indexes(self, first: int, end: int | None) -> bool:
-        """Whether entries from ``first`` up to ``end`` (``None``: unknown) may hold one that is wanted."""
-        if self.last is not None and first > self.last:
-            return False
-        return self.first is None or end is None or end > self.first
-
-
-def from_options(options: ReadOptions) -> Filters:
-    """Return the filters that options make."""
-    return Filters(
-        first=options.starting_index,
-        last=options.ending_index,
-        queues=options.queues,
-        ops=options.ops,
-        paths=options.files,
-    )

@@ -19,7 +19,7 @@ from penstock.client.blocking import Client, connect
 from penstock.client.retries import Backoff
 from penstock.errors import Compacted, ProtocolBroken, Unreachable
 from penstock.families import arrow
-from penstock.families.tables import Filters, ReadOptions, from_options
+from penstock.families.tables import ReadOptions
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.families.taskflux.tables.scan import Builder
 from penstock.formats.kernel import compiled
@@ -135,12 +135,11 @@ class NodeReader(DataSourceReader):
         assert options.node is not None
         self._options = options
         self._columns = columns
-        self._filters = from_options(options)
         self._log = NodeLog(options.node)
 
     @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
-        filters = self._filters
+        filters = self._options.filters
         if filters.is_empty or filters.paths is not None:
             return [NodeTask(None)]
         try:
@@ -171,13 +170,12 @@ def read_range(
     plan: NodePlan, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of entries. Raises ``Compacted`` and ``ConnectionFailed``."""
-    filters = from_options(options)
     first = plan.first
     with reach(plan.address) as client:
         while first <= plan.last:
             page = _page(client, first)
             count = min(len(page.terms), plan.last + 1 - first)
-            built = _build(plan, page, count, options, filters, columns)
+            built = _build(plan, page, count, options, columns)
             if built is not None:
                 yield built
             first += count
@@ -188,7 +186,6 @@ def _build(
     page: Entries,
     count: int,
     options: ReadOptions,
-    filters: Filters,
     columns: Sequence[str],
 ) -> pa.RecordBatch | None:
     import numpy as np
@@ -206,7 +203,7 @@ def _build(
         size=0,
         commit=None,  # all that a node sends is committed
     )
-    builder = Builder(plan.address, log, layout, options, filters, columns)
+    builder = Builder(plan.address, log, layout, options, columns)
     indexes = np.arange(page.first, page.first + count), np.ones(count, dtype=np.bool_)
     built = builder.build(_columns(page, count, layout), indexes)
     if built is None:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidValue
 from penstock.families.family import Split
 from penstock.families.plan import plan, read_splits
-from penstock.families.tables import ReadOptions, from_options, parse_options, schema_of
+from penstock.families.tables import ReadOptions, parse_options, schema_of
 from penstock.spark.sink_options import SinkOptions, is_of_sink, parse_sink_options
 from penstock.spark.worker import in_a_sentence, settle
 
@@ -153,15 +153,14 @@ class Reader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
-        self._filters = from_options(options)
 
     @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
-        if self._filters.is_empty:
+        if self._options.filters.is_empty:
             return [Task([])]
-        return [Task(splits) for splits in plan(self._options, self._filters)] or [Task([])]
+        return [Task(splits) for splits in plan(self._options)] or [Task([])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Task)
-        yield from read_splits(partition.splits, self._options, self._filters, self._columns)
+        yield from read_splits(partition.splits, self._options, self._columns)
         settle()

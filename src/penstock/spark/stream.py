@@ -23,7 +23,7 @@ from penstock.families.follow import Follower, LogFollower, Offset
 from penstock.families.options import Operation
 from penstock.families.registry import families, open_files
 from penstock.families.sources import expand
-from penstock.families.tables import ReadOptions, Table, from_options
+from penstock.families.tables import ReadOptions, Table
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
 from penstock.spark.worker import in_a_sentence, settle
@@ -100,7 +100,7 @@ def open_follower(options: ReadOptions) -> Follower:
         raise InvalidValue(
             "a stream never has what may be taken back; option uncommitted is for a read"
         )
-    if options.files is not None:
+    if options.filters.paths is not None:
         raise InvalidValue("a stream follows a log from file to file; option files is for a read")
     if options.node is not None:
         return LogFollower(NodeLog(options.node), options)
@@ -116,4 +116,4 @@ def read_plan(plan: Plan, options: ReadOptions, columns: Sequence[str]) -> Itera
     """Yield the rows of one task."""
     if isinstance(plan, NodePlan):
         return read_from_node(plan, options, columns)
-    return families()[plan.family].read(plan, options, from_options(options), columns)
+    return families()[plan.family].read(plan, options, columns)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidValue, needing
 from penstock.families.family import Split
 from penstock.families.plan import plan, read_splits
-from penstock.families.tables import Filters, ReadOptions, from_options, parse_options, schema_of
+from penstock.families.tables import ReadOptions, parse_options, schema_of
 from penstock.tables.condition import columns_of, pushed, to_expression
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class Scan:
     """A table of some paths."""
 
     options: ReadOptions
-    filters: Filters
-    condition: Expression | None  # the rows to keep; ``filters`` may select more
+    condition: Expression | None  # the rows to keep; the options may select more
     columns: list[str]
 
     @property
@@ -60,9 +59,9 @@ class Scan:
 
     def splits(self) -> list[Split]:
         """Return what there is to read. Raises ``PenstockError``."""
-        if self.filters.is_empty:
+        if self.options.filters.is_empty:
             return []
-        return [split for group in plan(self.options, self.filters) for split in group]
+        return [split for group in plan(self.options) for split in group]
 
     def batches(
         self,
@@ -88,7 +87,7 @@ class Scan:
         # A filter may read columns that are not wanted. At least one is read: rows without columns cannot be counted.
         needed = set(columns) if kept is None else {*columns, *columns_of(kept, own)}
         ordered = [name for name in own.names if name in needed] or own.names[:1]
-        for batch in read_splits(splits, self.options, self.filters, ordered):
+        for batch in read_splits(splits, self.options, ordered):
             if kept is not None:
                 batch = batch.filter(kept)
             if batch.num_rows:
@@ -110,8 +109,7 @@ def make_scan(
     parsed = _parse(path, table, columns, at, options or {})
     own = schema_of(parsed.table)
     return Scan(
-        options=parsed,
-        filters=pushed(from_options(parsed), where, parsed.table),
+        options=replace(parsed, filters=pushed(parsed.filters, where, parsed.table)),
         condition=None if where is None else to_expression(where, own),
         columns=list(own.names if parsed.columns is None else parsed.columns),
     )

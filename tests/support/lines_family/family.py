@@ -24,7 +24,7 @@ from penstock.families.family import (
 from penstock.families.follow import Follower
 from penstock.families.options import Kind, Operation, Option, Values
 from penstock.families.sources import File, Source, SourceQueue
-from penstock.families.tables import Filters, ReadOptions, Table, schema_of
+from penstock.families.tables import ReadOptions, Table, schema_of
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue, Producer
 
@@ -70,7 +70,7 @@ class Lines:
         return LinesFile(path)
 
     def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+        self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -78,8 +78,7 @@ class Lines:
         tasks = [
             task
             for task in LinesFile(Path(split.plan)).in_order()
-            if (filters.queues is None or task[0] in filters.queues)
-            and (largest is None or task[1] <= largest)
+            if options.filters.wants_queue(task[0]) and (largest is None or task[1] <= largest)
         ]
         found = {
             "queue": pa.array([task[0] for task in tasks], pa.string()),
@@ -230,8 +229,7 @@ class LinesFile:
                 queue=QueueName(queue), requests=iter([request]), left=Left(), owner=f"queue {queue!r}"
             )  # fmt: skip
 
-    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
-        del filters
+    def plan(self, options: ReadOptions) -> list[Split]:
         if options.table is Table.CHANGES:
             raise InvalidValue(f"{self.path}: lines have no changes")
         return [Split(family=NAME, source=str(self.path), size=self.size, plan=str(self.path))]

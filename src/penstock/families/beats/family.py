@@ -11,7 +11,7 @@ from penstock.errors import InvalidOption
 from penstock.families.beats.versions import FORMATS
 from penstock.families.family import Files, Split
 from penstock.families.options import FILES, Kind, Operation, Option, Values
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,11 +105,11 @@ class Beats:
         return BeatsFiles(resolve(path), values)
 
     def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+        self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         from penstock.families.beats.tables.scan import read_split
 
-        return read_split(split, options, filters, columns)
+        return read_split(split, options, columns)
 
 
 def key_of(values: Values) -> bytes | None:

@@ -18,7 +18,7 @@ from penstock.families.family import Outcome, Progress, Row, Sending, Split, no_
 from penstock.families.follow import Follower
 from penstock.families.options import Values
 from penstock.families.sources import Source
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
 from penstock.model import QueueName
 from penstock.protocol.version2 import Enqueue
@@ -274,10 +274,10 @@ class BeatsFiles:
             yield Sending(queue=queue, requests=iter(()), left=left, owner="the node")
         damage.judge(self.path, outcome)
 
-    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+    def plan(self, options: ReadOptions) -> list[Split]:
         from penstock.families.beats.tables.plan import plan_source
 
-        return plan_source(str(self.path), self._location, options, filters)
+        return plan_source(str(self.path), self._location, options)
 
     def follow(self, options: ReadOptions) -> Follower:
         from penstock.families.beats.tables.growth import GrowingSpool

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.families.family import Files, Split
 from penstock.families.options import FILES, Kind, Operation, Option, Values
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,11 +98,11 @@ class RabbitMQ:
         return RabbitMQFiles(resolve(path), classic_only="classic_only" in values)
 
     def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+        self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         from penstock.families.rabbitmq.tables.scan import read_split
 
-        return read_split(split, options, filters, columns)
+        return read_split(split, options, columns)
 
 
 FAMILY: Final = RabbitMQ()

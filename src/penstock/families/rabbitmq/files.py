@@ -28,7 +28,7 @@ from penstock.families.rabbitmq.location import Location
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.rows import other_row
 from penstock.families.sources import Source, left_out_words
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 
 
 class RabbitMQFiles:
@@ -190,10 +190,10 @@ class RabbitMQFiles:
         self._leave_out(outcome, selection)
         self._judge(outcome, damage, total)
 
-    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+    def plan(self, options: ReadOptions) -> list[Split]:
         from penstock.families.rabbitmq.tables.plan import plan_source
 
-        return plan_source(str(self.path), self._location, options, filters)
+        return plan_source(str(self.path), self._location, options)
 
     def follow(self, options: ReadOptions) -> Follower:
         del options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import InvalidOption
 from penstock.families.family import Files, Split
 from penstock.families.options import FILES, Kind, Operation, Option, Values
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 from penstock.formats.taskflux.variant import VARIANTS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TaskFlux:
         return TaskFluxFiles(resolve(path, None if number is None else Generation(number)))
 
     def read(
-        self, split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+        self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         from penstock.families.taskflux.tables.growth import RangePlan
 
@@ -86,7 +86,7 @@ class TaskFlux:
             return read_range(split.plan, options, columns)
         from penstock.families.taskflux.tables.scan import read_split
 
-        return read_split(split, options, filters, columns)
+        return read_split(split, options, columns)
 
 
 FAMILY: Final = TaskFlux()

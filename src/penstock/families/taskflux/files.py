@@ -21,7 +21,7 @@ from penstock.families.family import (
 from penstock.families.follow import Follower, LogFollower
 from penstock.families.options import Values
 from penstock.families.sources import Source
-from penstock.families.tables import Filters, ReadOptions
+from penstock.families.tables import ReadOptions
 from penstock.families.taskflux.family import NAME, TITLE
 from penstock.families.taskflux.location import Target
 from penstock.formats.taskflux.generation import Generation
@@ -174,10 +174,10 @@ class TaskFluxFiles:
             " or 'penstock pipeline migrate', which can be repeated"
         )
 
-    def plan(self, options: ReadOptions, filters: Filters) -> list[Split]:
+    def plan(self, options: ReadOptions) -> list[Split]:
         from penstock.families.taskflux.tables.plan import plan_source
 
-        return plan_source(str(self.path), self._target, options, filters)
+        return plan_source(str(self.path), self._target, options)
 
     def follow(self, options: ReadOptions) -> Follower:
         from penstock.families.taskflux.tables.growth import GrowingLog

@@ -61,7 +61,7 @@ class GrowingSpool:
                 f"{path}: what was removed from a spool only state.dat tells, which has no history: a stream of it is"
                 " of entries"
             )
-        if options.starting_index is not None or options.ending_index is not None:
+        if options.filters.first is not None or options.filters.last is not None:
             raise InvalidValue(
                 f"{path}: a stream of a spool is of all frames; omit startingIndex and endingIndex"
             )

@@ -22,7 +22,7 @@ from penstock.families.damage import Damage, words_of
 from penstock.families.family import Split
 from penstock.families.plan import ROW_SIZE, edges, plan_damage
 from penstock.families.sources import shown_path
-from penstock.families.tables import Filters, Mode, Op, ReadOptions, Table
+from penstock.families.tables import Mode, Op, ReadOptions, Table
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
@@ -63,9 +63,7 @@ class SegmentPlan:
         return Header(self.version, self.count, Options(self.options))
 
 
-def plan_source(
-    source: str, location: Location, options: ReadOptions, filters: Filters
-) -> list[Split]:
+def plan_source(source: str, location: Location, options: ReadOptions) -> list[Split]:
     """Return the splits of a spool. Raises ``PenstockError`` for what no task could read."""
     refuse_state(location)
     if options.at is not None:
@@ -75,7 +73,7 @@ def plan_source(
     found_damage = list(location.found_damage)
     splits: list[Split] = []
     for segment in location.segments:
-        if not _is_wanted(source, location, segment, options, filters):
+        if not _is_wanted(source, location, segment, options):
             continue
         header = read_header(segment)
         if isinstance(header, Damage):
@@ -85,7 +83,7 @@ def plan_source(
         whole = segment_plan(source, location.name, segment, header)
         state = None if options.table is Table.ENTRIES else location.state
         splits += cut_segment(source, _with_state(whole, state), options.split_size)
-    return [*plan_damage(FAMILY, source, found_damage, options, filters), *splits]
+    return [*plan_damage(FAMILY, source, found_damage, options), *splits]
 
 
 def read_header(segment: Segment) -> Header | Damage:
@@ -160,11 +158,10 @@ def _with_state(plan: SegmentPlan, state: State | None) -> SegmentPlan:
     return replace(plan, acknowledged=state)
 
 
-def _is_wanted(
-    source: str, location: Location, segment: Segment, options: ReadOptions, filters: Filters
-) -> bool:
+def _is_wanted(source: str, location: Location, segment: Segment, options: ReadOptions) -> bool:
     """Return whether a segment may hold rows that are wanted, as far as its name tells."""
-    if filters.paths is not None and shown_path(source, segment.path) not in filters.paths:
+    filters = options.filters
+    if not filters.wants_path(shown_path(source, segment.path)):
         return False
     state = location.state
     is_done = state is not None and segment.number < state.position.segment

@@ -28,7 +28,7 @@ from penstock.families.beats.tables.read import read_segment, waits_from
 from penstock.families.damage import Damage, words_of
 from penstock.families.family import Split
 from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
-from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
+from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
 from penstock.formats.beats.frame_scan import FrameColumns, Verdict
 from penstock.model import INT64_MAX
@@ -56,12 +56,12 @@ _KINDS: Final[dict[int, str | None]] = {0: Kind.DAMAGE, 1: Kind.FRAME}
 
 
 def read_split(
-    split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split."""
     plan = split.plan
     if isinstance(plan, SegmentPlan):
-        yield from _Reading(split.source, plan, options, filters, columns).batches()
+        yield from _Reading(split.source, plan, options, columns).batches()
     elif isinstance(plan, DamagePlan):
         yield from read_damage(split, options, columns)
 
@@ -74,13 +74,12 @@ class _Reading:
         source: str,
         plan: SegmentPlan,
         options: ReadOptions,
-        filters: Filters,
         columns: Sequence[str],
     ) -> None:
         self._source = source
         self._plan = plan
         self._options = options
-        self._filters = filters
+        self._filters = options.filters
         self._columns = columns
         self._types = schema_of(Table.ENTRIES)
         self._waits_from = 0

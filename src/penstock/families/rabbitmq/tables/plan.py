@@ -25,7 +25,7 @@ from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
 from penstock.families.sources import shown_path
-from penstock.families.tables import Filters, Mode, ReadOptions, Table
+from penstock.families.tables import Mode, ReadOptions, Table
 
 STORES: Final = ("store", "store-file", "queue-store")
 """The kinds of locations that have no index."""
@@ -68,35 +68,31 @@ class QueuePlan:
     as_of_us: int  # one time for all splits of a read
 
 
-def plan_source(
-    source: str, location: Location, options: ReadOptions, filters: Filters
-) -> list[Split]:
+def plan_source(source: str, location: Location, options: ReadOptions) -> list[Split]:
     """Return the splits of a location. Raises ``PenstockError`` for what no task could read."""
     if options.at is not None:
         raise InvalidValue(
             f"{source}: files of RabbitMQ hold what is in the queues now and no state before; omit option at"
         )
     if options.table is Table.TASKS:
-        return [*_damage_splits(source, location, options, filters), *_queue_splits(source, location, options, filters)]  # fmt: skip
-    plans = list(_file_plans(source, location, options, filters))
+        return [*_damage_splits(source, location, options), *_queue_splits(source, location, options)]  # fmt: skip
+    plans = list(_file_plans(source, location, options))
     return [
-        *_damage_splits(source, location, options, filters),
+        *_damage_splits(source, location, options),
         *(
             split
             for plan in plans
-            if filters.paths is None or plan.shown in filters.paths
+            if options.filters.wants_path(plan.shown)
             for split in _file_splits(source, plan, options.split_size)
         ),
     ]
 
 
-def _damage_splits(
-    source: str, location: Location, options: ReadOptions, filters: Filters
-) -> list[Split]:
+def _damage_splits(source: str, location: Location, options: ReadOptions) -> list[Split]:
     # Damage on the way to the files belongs to no vhost.
     is_wanted = "vhost" not in options.own or options.mode is Mode.FAILFAST
     found = location.found_damage if is_wanted else ()
-    return plan_damage(FAMILY, source, found, options, filters)
+    return plan_damage(FAMILY, source, found, options)
 
 
 def _split(source: str, size: int, plan: object) -> Split:
@@ -106,26 +102,24 @@ def _split(source: str, size: int, plan: object) -> Split:
 # --- entries and changes -------------------------------------------------------------------------
 
 
-def _file_plans(
-    source: str, location: Location, options: ReadOptions, filters: Filters
-) -> Iterator[FilePlan]:
+def _file_plans(source: str, location: Location, options: ReadOptions) -> Iterator[FilePlan]:
     """Yield the files that may hold rows that are wanted, in the order in which ``penstock dump`` reads them."""
     for vhost in location.vhosts:
         for queue in vhost.queues:
-            if is_wanted(vhost, queue, options, filters):
-                yield from _queue_file_plans(source, vhost, queue, options, filters)
+            if is_wanted(vhost, queue, options):
+                yield from _queue_file_plans(source, vhost, queue, options)
         # What a store holds is of no queue, has no number, and changes nothing.
-        is_open = filters.is_open and options.table is Table.ENTRIES
+        is_open = options.filters.is_open and options.table is Table.ENTRIES
         if not location.lends_stores and is_open and _is_wanted_vhost(vhost, options):
             for path in (*vhost.persistent, *vhost.transient):
                 yield FilePlan(path=str(path), shown=shown_path(source, path), kind=FileKind.STORE)
 
 
-def is_wanted(vhost: Vhost, queue: Queue, options: ReadOptions, filters: Filters) -> bool:
+def is_wanted(vhost: Vhost, queue: Queue, options: ReadOptions) -> bool:
     """Return whether rows of a queue are wanted."""
     if "vhost" in options.own and vhost_of(vhost, queue) != options.own["vhost"]:
         return False
-    return filters.queues is None or queue_of(vhost, queue) in filters.queues
+    return options.filters.wants_queue(queue_of(vhost, queue))
 
 
 def _is_wanted_vhost(vhost: Vhost, options: ReadOptions) -> bool:
@@ -135,7 +129,7 @@ def _is_wanted_vhost(vhost: Vhost, options: ReadOptions) -> bool:
 
 
 def _queue_file_plans(
-    source: str, vhost: Vhost, queue: Queue, options: ReadOptions, filters: Filters
+    source: str, vhost: Vhost, queue: Queue, options: ReadOptions
 ) -> Iterator[FilePlan]:
     def plan(path: Path, kind: FileKind, number: int = 0) -> FilePlan:
         return FilePlan(
@@ -151,12 +145,13 @@ def _queue_file_plans(
 
     for number, path in queue.segments:
         first = number * vhost.entry_count
-        if filters.wants_indexes(first, first + vhost.entry_count):
+        if options.filters.wants_indexes(first, first + vhost.entry_count):
             yield plan(path, FileKind.SEGMENT, number)
     if queue.journal is not None:
         yield plan(queue.journal, FileKind.JOURNAL)
     for _, path in queue.indexes:
         yield plan(path, FileKind.INDEX)
+    filters = options.filters
     has_no_op = filters.ops is None and filters.first is None and filters.last is None
     if has_no_op and options.table is Table.ENTRIES:
         for _, path in queue.stores:
@@ -191,9 +186,7 @@ def _size(path: Path) -> int:
 # --- tasks ---------------------------------------------------------------------------------------
 
 
-def _queue_splits(
-    source: str, location: Location, options: ReadOptions, filters: Filters
-) -> list[Split]:
+def _queue_splits(source: str, location: Location, options: ReadOptions) -> list[Split]:
     if location.kind in STORES:
         raise PathRefused(
             f"{location.path}: a store does not say which messages are still in a queue; name the queue's"
@@ -211,7 +204,7 @@ def _queue_splits(
         )
         for vhost in location.vhosts
         for queue in vhost.queues
-        if queue.files and is_wanted(vhost, queue, options, filters)
+        if queue.files and is_wanted(vhost, queue, options)
         for first, end, size in _parts(queue, options.split_size)
     ]
 

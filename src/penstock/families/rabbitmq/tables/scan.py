@@ -25,7 +25,7 @@ from penstock.families.rabbitmq.tables.files import (
 from penstock.families.rabbitmq.tables.messages import MessageParts, ScannedMessages, json_of_keys
 from penstock.families.rabbitmq.tables.names import text_of
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan
-from penstock.families.tables import Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
+from penstock.families.tables import Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE
 
@@ -50,12 +50,12 @@ _OPS: Final[dict[int, str | None]] = {
 
 
 def read_split(
-    split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split."""
     plan = split.plan
     if isinstance(plan, FilePlan):
-        yield from _Reading(split.source, plan, options, filters, columns).batches()
+        yield from _Reading(split.source, plan, options, columns).batches()
     elif isinstance(plan, QueuePlan):
         from penstock.families.rabbitmq.tables import state
 
@@ -100,13 +100,12 @@ class _Reading:
         source: str,
         plan: FilePlan,
         options: ReadOptions,
-        filters: Filters,
         columns: Sequence[str],
     ) -> None:
         self._source = source
         self._plan = plan
         self._options = options
-        self._filters = filters
+        self._filters = options.filters
         self._columns = columns
         self._types = schema_of(Table.ENTRIES)
         self._kinds = {0: Kind.DAMAGE, 1: _KINDS[plan.kind]}

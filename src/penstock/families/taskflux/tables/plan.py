@@ -66,21 +66,23 @@ class StatePlan:
     path: str
 
 
-def plan_source(source: str, target: Target, options: ReadOptions, filters: Filters) -> list[Split]:
+def plan_source(source: str, target: Target, options: ReadOptions) -> list[Split]:
     """Return the splits of one directory or file. Raises ``PenstockError`` for what no task could read."""
     if options.table is Table.TASKS:
         return _state_splits(source, target, options)
     # Segments that cannot match are not even opened for their headers.
     ends = _ends(target)
-    wanted = [log for log in target.logs if _is_wanted(source, log, ends[log.path], filters)]
+    wanted = [
+        log for log in target.logs if _is_wanted(source, log, ends[log.path], options.filters)
+    ]
     history = survey(replace(target, logs=tuple(wanted)))
     splits: list[Split] = []
     rows = (*_metadata_rows(source, history), *_unreadable_rows(source, history))
-    rows = tuple(row for row in rows if _is_row_wanted(row, options, filters))
+    rows = tuple(row for row in rows if _is_row_wanted(row, options))
     if rows:
         splits.append(_split(source, ROW_SIZE, RowsPlan(rows=rows)))
-    splits += _snapshot_splits(source, history, filters)
-    splits += _log_splits(source, history, options, filters, ends)
+    splits += _snapshot_splits(source, history, options.filters)
+    splits += _log_splits(source, history, options, ends)
     return splits
 
 
@@ -131,20 +133,20 @@ def _ends(target: Target) -> dict[Path, int | None]:
 
 def _is_wanted(source: str, log: LogFile, end: int | None, filters: Filters) -> bool:
     """Return whether a log file may hold rows that are wanted, as far as its name tells."""
-    if filters.paths is not None and shown_path(source, log.path) not in filters.paths:
+    if not filters.wants_path(shown_path(source, log.path)):
         return False
     if filters.ops is not None and not filters.ops - {Op.QUEUE, Op.TASK}:
         return False
     return log.first is None or filters.wants_indexes(log.first, end)
 
 
-def _is_row_wanted(row: dict[str, object], options: ReadOptions, filters: Filters) -> bool:
+def _is_row_wanted(row: dict[str, object], options: ReadOptions) -> bool:
     """Return whether a row without index, op and queue is wanted."""
-    if filters.paths is not None and row["path"] not in filters.paths:
+    if not options.filters.wants_path(str(row["path"])):
         return False
     if row["status"] != OK and options.mode is Mode.FAILFAST:
         return True  # It is there to fail: what a file that cannot be read holds may be wanted.
-    return options.table is Table.ENTRIES and filters.is_open
+    return options.table is Table.ENTRIES and options.filters.is_open
 
 
 def _split(source: str, size: int, plan: object) -> Split:
@@ -158,7 +160,7 @@ def _snapshot_splits(source: str, history: History, filters: Filters) -> list[Sp
     shown = shown_path(source, path)
     is_wanted = filters.ops is None or bool(filters.ops & {Op.QUEUE, Op.TASK})
     is_wanted = is_wanted and filters.wants_indexes(header.point.index, header.point.index + 1)
-    if not is_wanted or (filters.paths is not None and shown not in filters.paths):
+    if not is_wanted or not filters.wants_path(shown):
         return []
     plan = SnapshotPlan(path=str(path), shown=shown, layout=header.layout.name, point=header.point)
     return [_split(source, path.stat().st_size, plan)]
@@ -168,13 +170,12 @@ def _log_splits(
     source: str,
     history: History,
     options: ReadOptions,
-    filters: Filters,
     ends: Mapping[Path, int | None],
 ) -> list[Split]:
     splits: list[Split] = []
     for log in history.target.logs:  # also those without a header: their records stand all the same
         first = history.first if log.first is None else log.first
-        if not filters.wants_indexes(first, ends[log.path]):
+        if not options.filters.wants_indexes(first, ends[log.path]):
             continue
         shown = shown_path(source, log.path)
         for start, stop in _ranges(log, options.split_size):

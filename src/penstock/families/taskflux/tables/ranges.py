@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData
-from penstock.families.tables import ReadOptions, from_options
+from penstock.families.tables import ReadOptions
 from penstock.families.taskflux.tables.growth import GrowingLog, RangePlan
 from penstock.families.taskflux.tables.plan import LogPlan, layout_of
 from penstock.families.taskflux.tables.scan import Builder, Place, Walk, is_record_of
@@ -89,7 +89,7 @@ def _read_file(
 def _builder(
     plan: RangePlan, layout: LogLayout, size: int, options: ReadOptions, columns: Sequence[str]
 ) -> Builder:
-    filters = replace(from_options(options), first=plan.first, last=plan.last)
+    filters = replace(options.filters, first=plan.first, last=plan.last)
     log = LogPlan(
         path=plan.path,
         shown=plan.shown,
@@ -100,4 +100,4 @@ def _builder(
         size=size,
         commit=None,  # a stream goes no further than what is committed
     )
-    return Builder(plan.source, log, layout, options, filters, columns)
+    return Builder(plan.source, log, layout, replace(options, filters=filters), columns)

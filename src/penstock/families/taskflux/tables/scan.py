@@ -80,18 +80,18 @@ _KINDS: Final = {0: Kind.DAMAGE, 1: Kind.ENTRY}
 
 
 def read_split(
-    split: Split, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split."""
     from penstock.families.taskflux.tables import snapshots, state
 
     plan = split.plan
     if isinstance(plan, LogPlan):
-        yield from _read_log(split.source, plan, options, filters, columns)
+        yield from _read_log(split.source, plan, options, columns)
     elif isinstance(plan, SnapshotPlan):
-        yield from snapshots.read(split.source, plan, options, filters, columns)
+        yield from snapshots.read(split.source, plan, options, columns)
     elif isinstance(plan, StatePlan):
-        yield from state.read(split.source, plan, options, filters, columns)
+        yield from state.read(split.source, plan, options, columns)
     elif isinstance(plan, RowsPlan):
         yield from _read_rows(split.source, plan, options, columns)
 
@@ -138,21 +138,21 @@ Only of files at rest: one that is still written to may be of another content wh
 
 
 def _read_log(
-    source: str, plan: LogPlan, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    source: str, plan: LogPlan, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     layout = layout_of(plan.layout)
-    builder = Builder(source, plan, layout, options, filters, columns)
+    builder = Builder(source, plan, layout, options, columns)
     with opened(Path(plan.path)) as file:
         known = _known_places(plan)
         size = (
             file.size()
         )  # larger than when it was planned, if it grows: its last record may be whole now
-        place = _find_place(file, plan, layout, size, filters, known)
+        place = _find_place(file, plan, layout, size, options.filters, known)
         if place is None:
             return
         walk = Walk(layout, place, plan.first, plan.rule)
         for batch in walk.over(file, plan.stop, size):
-            if _is_behind(walk, filters):
+            if _is_behind(walk, options.filters):
                 return
             built = builder.build(batch, walk.indexes)
             if built is not None:
@@ -280,14 +280,13 @@ class Builder:
         plan: LogPlan,
         layout: LogLayout,
         options: ReadOptions,
-        filters: Filters,
         columns: Sequence[str],
     ) -> None:
         self._source = source
         self._plan = plan
         self._layout = layout
         self._options = options
-        self._filters = filters
+        self._filters = options.filters
         self._columns = columns
         self._words = _COMMANDS if layout.contents is Contents.COMMANDS else _DELTAS
         self._types = schema_of(Table.ENTRIES)
@@ -344,7 +343,7 @@ class Builder:
         import numpy as np
 
         filters, options = self._filters, self._options
-        if filters.paths is not None and self._plan.shown not in filters.paths:
+        if not filters.wants_path(self._plan.shown):
             return np.zeros(len(rows), dtype=np.bool_)
         tests: list[NDArray[np.bool_]] = []
         if filters.first is not None:

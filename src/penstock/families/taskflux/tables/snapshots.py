@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData
 from penstock.families import arrow
-from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
+from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.families.taskflux.applying import numbers_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.pages import read_pages
@@ -35,18 +35,17 @@ def read(
     source: str,
     plan: SnapshotPlan,
     options: ReadOptions,
-    filters: Filters,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot; damage is the last of them."""
-    reading = _Reading(source, plan, columns, options.table, filters)
+    reading = _Reading(source, plan, columns, options)
     try:
         yield from reading.batches()
     except BadData as error:
         if options.mode is Mode.FAILFAST:
             raise
         is_told = options.mode is Mode.PERMISSIVE and options.table is Table.ENTRIES
-        if is_told and filters.is_open:
+        if is_told and options.filters.is_open:
             yield reading.damage(error)
 
 
@@ -54,12 +53,7 @@ class _Reading:
     """One pass over a snapshot file."""
 
     def __init__(
-        self,
-        source: str,
-        plan: SnapshotPlan,
-        columns: Sequence[str],
-        table: Table,
-        filters: Filters,
+        self, source: str, plan: SnapshotPlan, columns: Sequence[str], options: ReadOptions
     ) -> None:
         import pyarrow as pa
 
@@ -69,8 +63,8 @@ class _Reading:
         self._layout = SnapshotLayout[plan.layout]
         schema = schema_of(Table.ENTRIES)
         self._schema = pa.schema([schema.field(name) for name in columns])
-        self._table = table
-        self._filters = filters
+        self._table = options.table
+        self._filters = options.filters
         self._heads: list[QueueHead] = []  # in the order of the file
         self._notes: list[TaskColumns] = []  # as they stand in the file
 
@@ -120,7 +114,7 @@ class _Reading:
             return False
         if filters.ops is not None and op not in filters.ops:
             return False
-        return filters.queues is None or head.name in filters.queues
+        return filters.wants_queue(head.name)
 
     def _head(self, head: QueueHead, offset: int, size: int) -> dict[str, Any]:
         properties = {name: str(value) for name, value in policy_fields(head.policy).items()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
-from penstock.families.tables import Filters, ReadOptions, Table, schema_of
+from penstock.families.tables import ReadOptions, Table, schema_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import History, read_history
@@ -28,22 +28,22 @@ _ROWS: Final = 16_384
 
 
 def read(
-    source: str, plan: StatePlan, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    source: str, plan: StatePlan, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the tasks of every queue, each queue in its order of delivery. Raises ``BadData`` for damage."""
     history = read_history(resolve(Path(plan.path)))
     found = lives.replay_columns(history, at=options.at)
     if found is None:
-        yield from _in_order(source, history, options, filters, columns)
+        yield from _in_order(source, history, options, columns)
         return
     for name in found.names:
-        if filters.queues is None or name in filters.queues:
+        if options.filters.wants_queue(name):
             for some in found.tasks(name, _ROWS):
                 yield _batch(source, name, found.index, found.term, some, columns)
 
 
 def _in_order(
-    source: str, history: History, options: ReadOptions, filters: Filters, columns: Sequence[str]
+    source: str, history: History, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
@@ -51,7 +51,7 @@ def _in_order(
     if found.damage is not None:
         raise CorruptData(found.damage)
     for name in sorted(found.queues.by_name):
-        if filters.queues is not None and name not in filters.queues:
+        if not options.filters.wants_queue(name):
             continue
         tasks = iter(found.queues.by_name[name].in_order())
         while some := list(islice(tasks, _ROWS)):
