@@ -11,8 +11,9 @@ import typer
 from penstock.cli.files import open_path
 from penstock.cli.output import Exit, say
 from penstock.families.options import Operation, Values
+from penstock.families.plan import expand
 from penstock.families.registry import options_of
-from penstock.families.sources import check_moment, expand, find_sources, left_out_words
+from penstock.families.sources import check_moment, find_sources, left_out_words
 
 AtOption = Annotated[
     int | None,

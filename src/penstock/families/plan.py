@@ -1,19 +1,22 @@
-"""The splits of a read: how families cut their files, how small splits share a task, and damage that planning met."""
+"""The splits of a read: which paths it names, how families cut their files, how small splits share a task."""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
-from penstock.errors import CorruptData
+from penstock.errors import CorruptData, PathMissing, PathRefused
 from penstock.families.damage import Damage
 from penstock.families.family import Split
 from penstock.families.options import Operation
 from penstock.families.registry import families, open_files
-from penstock.families.sources import expand, refusal, shown_path
-from penstock.families.tables import Kind, Mode, ReadOptions, Table, schema_of
+from penstock.families.tables import Kind, Mode, ReadOptions, Table, schema_of, shown_path
 from penstock.storage.files import opened
 
 if TYPE_CHECKING:
@@ -32,6 +35,50 @@ def plan(options: ReadOptions) -> list[list[Split]]:
         except OSError as error:
             raise refusal(path, error) from None
     return group(splits, options.split_size)
+
+
+def expand(patterns: Sequence[str]) -> list[Path]:
+    """Return the paths that patterns stand for, each once. Raises ``PathMissing`` for one without any."""
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        matches = _matches(pattern)
+        if not matches:
+            raise PathMissing(f"{pattern}: no such file or directory; check the path")
+        for match in matches:
+            # The same place under two names would be read twice.
+            found.setdefault(os.path.realpath(match), Path(match).absolute())
+    return list(found.values())
+
+
+def _matches(pattern: str) -> list[str]:
+    """Return what a path or pattern stands for; a name with the signs of a pattern in it goes first."""
+    for local in _local(pattern):
+        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
+        if matches:
+            return matches
+    return []
+
+
+def _local(pattern: str) -> list[str]:
+    """Return the local paths that a pattern may mean. Raises ``PathRefused`` for one on another machine."""
+    scheme, separator, rest = pattern.partition(":")
+    if not separator or not _SCHEME.fullmatch(scheme) or os.path.lexists(pattern):
+        return [pattern]
+    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        if not rest.startswith("/"):
+            return [pattern]  # a name with a colon in it
+        raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
+    path = rest.removeprefix("//")
+    return [path, unquote(path)]  # Spark takes such a path as it stands, everybody else decodes it
+
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+def refusal(path: Path, error: OSError) -> PathRefused:
+    """Return what the system said about a source, as a sentence."""
+    name = error.filename if isinstance(error.filename, str) else path
+    return PathRefused(f"{name}: {error.strerror or error}; check that it is there and readable")
 
 
 def edges(path: Path, start: int, end: int, split_size: int) -> Iterator[int]:

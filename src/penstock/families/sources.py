@@ -1,19 +1,17 @@
-"""The sources of a read: the paths behind patterns, and what a family tells of each before any of it is read."""
+"""Sources: what a family tells of one directory or file before any of it is read, for those who read it in steps."""
 
 from __future__ import annotations
 
-import glob
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
-from penstock.errors import Compacted, PathMissing, PathRefused
+from penstock.errors import Compacted
 from penstock.families.options import Operation, Values
+from penstock.families.plan import expand
 from penstock.families.registry import NO_VALUES, open_files
+from penstock.families.tables import shown_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +81,6 @@ class Source:
         return kept
 
 
-def shown_path(source: str, path: Path) -> str:
-    """Return a file's path as rows have it: under its source, or its name if it is the source.
-
-    Of a node's directory of segments the other files are its neighbours: their paths begin with dots.
-    """
-    text, root = str(path), source.rstrip("/") + "/"
-    if text == source:
-        return path.name
-    return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
-
-
 def file_at(source: str, path: Path) -> File:
     """Return a file that is no part of a log; a read reports one that was removed or cannot be read."""
     try:
@@ -136,47 +123,3 @@ def check_moment(source: Source, at: int | None) -> None:
             f" ask for --at {source.begin} or later"
         )
     open_files(Path(source.name), Operation.TABLES).check_moment(at)
-
-
-def expand(patterns: Sequence[str]) -> list[Path]:
-    """Return the paths that patterns stand for, each once. Raises ``PathMissing`` for one without any."""
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        matches = _matches(pattern)
-        if not matches:
-            raise PathMissing(f"{pattern}: no such file or directory; check the path")
-        for match in matches:
-            # The same place under two names would be read twice.
-            found.setdefault(os.path.realpath(match), Path(match).absolute())
-    return list(found.values())
-
-
-def _matches(pattern: str) -> list[str]:
-    """Return what a path or pattern stands for; a name with the signs of a pattern in it goes first."""
-    for local in _local(pattern):
-        matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
-        if matches:
-            return matches
-    return []
-
-
-def _local(pattern: str) -> list[str]:
-    """Return the local paths that a pattern may mean. Raises ``PathRefused`` for one on another machine."""
-    scheme, separator, rest = pattern.partition(":")
-    if not separator or not _SCHEME.fullmatch(scheme) or os.path.lexists(pattern):
-        return [pattern]
-    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        if not rest.startswith("/"):
-            return [pattern]  # a name with a colon in it
-        raise PathRefused(f"{pattern}: only local paths are read; mount or copy it first")
-    path = rest.removeprefix("//")
-    return [path, unquote(path)]  # Spark takes such a path as it stands, everybody else decodes it
-
-
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-
-
-def refusal(path: Path, error: OSError) -> PathRefused:
-    """Return what the system said about a source, as a sentence."""
-    name = error.filename if isinstance(error.filename, str) else path
-    return PathRefused(f"{name}: {error.strerror or error}; check that it is there and readable")

@@ -7,11 +7,13 @@ There is one list of columns for every family, in Arrow's types (docs/spark.md).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.addresses import parse_addresses
@@ -119,6 +121,17 @@ def schema_of(table: Table) -> pa.Schema:
         Table.TASKS: ("kind", "op", "status", "reason"),
     }
     return pa.schema([(n, t) for n, t in fields.items() if n not in left_out[table]])
+
+
+def shown_path(source: str, path: Path) -> str:
+    """Return a file's path as rows have it: under its source, or its name if it is the source.
+
+    Of a node's directory of segments the other files are its neighbours: their paths begin with dots.
+    """
+    text, root = str(path), source.rstrip("/") + "/"
+    if text == source:
+        return path.name
+    return text.removeprefix(root) if text.startswith(root) else os.path.relpath(text, source)
 
 
 SPLIT_SIZE: Final = 64 * 2**20

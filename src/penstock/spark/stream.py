@@ -21,8 +21,8 @@ from penstock.errors import InvalidValue
 from penstock.families.family import Split
 from penstock.families.follow import Follower, LogFollower, Offset
 from penstock.families.options import Operation
+from penstock.families.plan import expand
 from penstock.families.registry import families, open_files
-from penstock.families.sources import expand
 from penstock.families.tables import ReadOptions, Table
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node

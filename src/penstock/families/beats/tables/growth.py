@@ -30,9 +30,8 @@ from penstock.families.beats.tables.read import end_of_growing, read_segment
 from penstock.families.damage import Damage
 from penstock.families.family import Split
 from penstock.families.follow import Offset
-from penstock.families.plan import ROW_SIZE, DamagePlan
-from penstock.families.sources import refusal, shown_path
-from penstock.families.tables import ReadOptions, Table
+from penstock.families.plan import ROW_SIZE, DamagePlan, refusal
+from penstock.families.tables import ReadOptions, Table, shown_path
 from penstock.formats.beats.frame_scan import FrameColumns, Place, Verdict
 from penstock.storage.files import FILES, File
 

@@ -21,8 +21,7 @@ from penstock.families.beats.tasks import refuse_state
 from penstock.families.damage import Damage, words_of
 from penstock.families.family import Split
 from penstock.families.plan import ROW_SIZE, edges, plan_damage
-from penstock.families.sources import shown_path
-from penstock.families.tables import Mode, Op, ReadOptions, Table
+from penstock.families.tables import Mode, Op, ReadOptions, Table, shown_path
 from penstock.formats.beats.segment import Header, Options, decode_header
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX

@@ -24,8 +24,7 @@ from penstock.families.plan import ROW_SIZE, plan_damage
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
-from penstock.families.sources import shown_path
-from penstock.families.tables import Mode, ReadOptions, Table
+from penstock.families.tables import Mode, ReadOptions, Table, shown_path
 
 STORES: Final = ("store", "store-file", "queue-store")
 """The kinds of locations that have no index."""

@@ -28,8 +28,7 @@ from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_key
 from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
 from penstock.families.rabbitmq.tables.plan import QueuePlan
 from penstock.families.rabbitmq.tables.scan import address_properties, property_text
-from penstock.families.sources import shown_path
-from penstock.families.tables import Mode, ReadOptions, Table, schema_of
+from penstock.families.tables import Mode, ReadOptions, Table, schema_of, shown_path
 from penstock.storage.files import OpenFiles
 
 if TYPE_CHECKING:

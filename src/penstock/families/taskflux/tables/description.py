@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.families.sources import File, Source, shown_path
+from penstock.families.sources import File, Source
+from penstock.families.tables import shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import Target
 from penstock.families.taskflux.read import History, survey

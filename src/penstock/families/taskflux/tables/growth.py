@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Compacted, CorruptData, PathRefused
 from penstock.families.family import Split
-from penstock.families.sources import refusal, shown_path
+from penstock.families.plan import refusal
+from penstock.families.tables import shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import read_sync_point, resolve
 from penstock.families.taskflux.read import survey

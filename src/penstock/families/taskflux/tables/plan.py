@@ -11,8 +11,7 @@ from typing import Final
 from penstock.errors import Compacted, OutOfRange
 from penstock.families.family import Split
 from penstock.families.plan import edges
-from penstock.families.sources import shown_path
-from penstock.families.tables import OK, Filters, Mode, Op, ReadOptions, Table
+from penstock.families.tables import OK, Filters, Mode, Op, ReadOptions, Table, shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
