@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import open as penstock_open
 from penstock.formats.taskflux.generation import Generation
 from penstock.tables import read
 from support.command import penstock, process
@@ -33,6 +34,23 @@ def test_every_table_is_a_view(node: Path, table: str) -> None:
             "properties": None if row["properties"] is None else dict(row["properties"]),
         }
         for row in rows
+    ]
+
+
+def test_payloads_are_text_and_json(tmp_path: Path) -> None:
+    with penstock_open(tmp_path / "node") as client:
+        client.enqueue("", b'{"user": "Ada", "pages": [1, 2]}', key=1)
+        client.enqueue("", "für Bob".encode(), key=2)
+        client.enqueue("", b"\xff\x00", key=3)
+    query = (
+        "SELECT payload_text AS t, payload_json->>'$.user' AS u, payload_json->'$.pages[1]' AS p"
+    )
+    outcome = penstock("sql", f"{query} FROM tasks ORDER BY key", "--from", tmp_path / "node")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.rows == [
+        {"t": '{"user": "Ada", "pages": [1, 2]}', "u": "Ada", "p": "2"},
+        {"t": "für Bob", "u": None, "p": None},
+        {"t": None, "u": None, "p": None},
     ]
 
 

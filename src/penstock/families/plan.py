@@ -15,6 +15,7 @@ from penstock.errors import CorruptData, PathMissing, PathRefused
 from penstock.families.damage import Damage
 from penstock.families.family import Split
 from penstock.families.options import Operation
+from penstock.families.payloads import stored_columns, with_payload_columns
 from penstock.families.registry import families, open_files
 from penstock.families.tables import Kind, Mode, ReadOptions, Table, schema_of, shown_path
 from penstock.storage.files import opened
@@ -116,9 +117,12 @@ def read_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some splits, one after the other."""
     known = families()
+    stored = stored_columns(columns)
     for split in splits:
         try:
-            yield from known[split.family].read(split, options, columns)
+            batches = known[split.family].read(split, options, stored)
+            is_stored = stored == list(columns)
+            yield from batches if is_stored else with_payload_columns(batches, columns)
         except OSError as error:  # a node may have removed a file since the read was planned
             raise refusal(Path(split.source), error) from None
 

@@ -88,6 +88,10 @@ MISSING: Final = "missing"
 
 MISSING_REASON: Final = "the index knows this message, but no store holds it"
 
+PAYLOAD_TEXT: Final = "payload_text"
+PAYLOAD_JSON: Final = "payload_json"
+"""Columns of the table of tasks that are made of ``payload`` when they are wanted; no family stores them."""
+
 
 @cache
 def schema_of(table: Table) -> pa.Schema:
@@ -110,14 +114,16 @@ def schema_of(table: Table) -> pa.Schema:
         "key": pa.int64(),
         "task_id": pa.int64(),
         "payload": pa.binary(),
+        PAYLOAD_TEXT: pa.string(),  # the payload, if it is text; ``families.payloads`` has the rule
+        PAYLOAD_JSON: pa.string(),  # its text, if that is a JSON object or array
         "properties": pa.map_(pa.string(), pa.string()),
         "event_time": pa.timestamp("us", tz="UTC"),
         "status": pa.string(),
         "reason": pa.string(),
     }
     left_out: dict[Table, tuple[str, ...]] = {
-        Table.ENTRIES: (),
-        Table.CHANGES: ("status", "reason"),
+        Table.ENTRIES: (PAYLOAD_TEXT, PAYLOAD_JSON),
+        Table.CHANGES: (PAYLOAD_TEXT, PAYLOAD_JSON, "status", "reason"),
         Table.TASKS: ("kind", "op", "status", "reason"),
     }
     return pa.schema([(n, t) for n, t in fields.items() if n not in left_out[table]])
