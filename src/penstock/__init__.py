@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import (
     BadData,
+    BadRecord,
     CannotConvert,
     Compacted,
     ConnectionFailed,
@@ -80,6 +81,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadData",
+    "BadRecord",
     "CannotConvert",
     "Client",
     "ClusterInfo",

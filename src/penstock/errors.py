@@ -68,6 +68,10 @@ class TooDeep(CorruptData):
     """An event whose maps and lists are nested deeper than is read. Its bytes are whole."""
 
 
+class BadRecord(CorruptData):
+    """A record of generation 4, or a request with the body of one, breaks a rule of the format. ``reason`` names the rule."""
+
+
 class ForeignWrite(CorruptData):
     """Files that do not fit what a node noted of them: another program wrote here, or the disk lost or changed data."""
 

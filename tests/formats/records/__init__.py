@@ -1,0 +1,1 @@
+"""Tests of the records of generation 4."""
