@@ -52,7 +52,7 @@ def test_tasks_prints_the_messages_in_order(tmp_path: Path) -> None:
     ]
     assert list(outcome.rows[0]) == [
         "vhost", "queue", "seq", "key", "persistent", "delivered", "expiry_us", "exchange",
-        "routing_keys", "properties", "payload",
+        "routing_keys", "properties", "payload", "payload_text",
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.families.payloads import (
     json_column,
+    payload_fields,
     stored_columns,
     text_column,
     with_payload_columns,
@@ -111,3 +113,30 @@ def test_tasks_of_every_family_have_them(name: str, tmp_path: Path) -> None:
         assert (None if text is None else json.loads(text)) == json_by_library(row["payload"])
     alone = read(source.path, columns=["payload_json"], options=source.options).read_all()
     assert alone.to_pylist() == [{"payload_json": row["payload_json"]} for row in found]
+
+
+@pytest.mark.parametrize(
+    ("payload", "fields"),
+    [
+        (b"", {"payload_text": ""}),
+        (b"two\tlines\r\n", {"payload_text": "two\tlines\r\n"}),
+        ("Grüße".encode(), {"payload_text": "Grüße"}),
+        (b"17", {"payload_text": "17"}),  # every number is JSON too
+        (b'"a"', {"payload_text": '"a"'}),
+        (b"{torn", {"payload_text": "{torn"}),
+        (b'{"a":[1,2]}', {"payload_text": '{"a":[1,2]}', "payload_json": {"a": [1, 2]}}),
+        (b"[]", {"payload_text": "[]", "payload_json": []}),
+        (b"\n [1]\n", {"payload_text": "\n [1]\n", "payload_json": [1]}),
+        (b" 1", {"payload_text": " 1"}),
+        (b"[" * 100_000, {"payload_text": "[" * 100_000}),
+        (b"\xff\xfe", {}),
+        (b"a\0b", {}),
+        (b"\x1b[2J", {}),
+        (b"\x7f", {}),
+        ("\x9b2J".encode(), {}),
+    ],
+)
+def test_a_payload_is_shown_as_text_and_json_where_its_bytes_are_that(
+    payload: bytes, fields: dict[str, object]
+) -> None:
+    assert payload_fields(payload) == {"payload": b64encode(payload).decode()} | fields

@@ -90,7 +90,11 @@ def test_sizes_are_written_as_people_write_them(text: str, size: int) -> None:
         ("startingIndex", "latest", "a whole number from 0 on"),
         ("endingIndex", str(2**63), "a whole number from 0 on"),
         ("endingIndex", "9" * 5000, "a whole number from 0 on"),
-        ("at", "-2", "a whole number from -1 on"),
+        (
+            "at",
+            "-2",
+            "an index from -1 on, a time such as 2026-01-31T12:00:00Z, or an age such as -2h",
+        ),
         ("mode", "STRICT", "it takes one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("table", "messages", "it takes one of entries, changes, tasks"),
         ("uncommitted", "yes", "option uncommitted is 'yes'; it takes true or false"),

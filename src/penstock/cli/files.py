@@ -72,6 +72,7 @@ _TYPES: Final[dict[Kind, Any]] = {
     Kind.FILE: Path | None,
     Kind.TEXT: str | None,
     Kind.TIME: str | None,
+    Kind.AT: str | None,
 }
 
 

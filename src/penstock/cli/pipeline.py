@@ -17,8 +17,9 @@ from penstock.cli.files import with_family_flags
 from penstock.cli.output import Exit, emit, say
 from penstock.cli.table_flags import AtOption, Input, chosen_paths, of_tables, report_input
 from penstock.errors import PathRefused, SparkFailed, needing
-from penstock.families.family import encode_payload, refuse_queue
-from penstock.families.options import Operation, Values
+from penstock.families.family import refuse_queue
+from penstock.families.options import At, Operation, Values
+from penstock.families.payloads import payload_fields
 from penstock.formats.taskflux.generation import Generation
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _check(
     values: Values,
     *,
     table_format: TableFormat = TableFormat.PARQUET,
-    at: int | None = None,
+    at: At | None = None,
 ) -> Input:
     """Return what is known of the input before Spark is started, which takes its time.
 
@@ -252,7 +253,7 @@ def tasks(
         for row in rows.orderBy("queue", "key", "task_id").toLocalIterator(prefetchPartitions=True):
             is_empty = False
             told = {"queue": row["queue"], "key": row["key"]}
-            told["payload"] = encode_payload(bytes(row["payload"]))
+            told |= payload_fields(bytes(row["payload"]))
             number = "id" if found.source.has_log else "seq"
             emit(told | {number: row["task_id"]} if has_ids else told)
         # Asked only now: an answer costs a job. It is counted, because a job that stops at the first row is cancelled noisily.

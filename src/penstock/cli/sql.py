@@ -14,7 +14,7 @@ from penstock.cli.files import with_family_flags
 from penstock.cli.output import Exit, cell, say
 from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import needing
-from penstock.families.options import Operation, Values
+from penstock.families.options import At, Operation, Values
 
 if TYPE_CHECKING:
     import duckdb
@@ -84,7 +84,7 @@ def sql(
 
 
 def _add_views(
-    connection: duckdb.DuckDBPyConnection, sources: list[str], at: int | None, values: Values
+    connection: duckdb.DuckDBPyConnection, sources: list[str], at: At | None, values: Values
 ) -> list[ScanDataset]:
     """Make the views, and return what they read."""
     with needing("sql", "penstock sql"):

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from penstock.cli.files import open_path
 from penstock.cli.output import Exit, say
-from penstock.families.options import Operation, Values
+from penstock.families.options import At, Operation, Values, parse_at
 from penstock.families.plan import expand
 from penstock.families.registry import options_of
-from penstock.families.sources import check_moment, find_sources, left_out_words
+from penstock.families.sources import find_sources, index_at, left_out_words
+
+
+def _parse_at(text: str) -> At:
+    try:
+        return parse_at(text)
+    except ValueError as expected:
+        raise typer.BadParameter(f"{text!r} is not {expected}") from None
+
 
 AtOption = Annotated[
-    int | None,
-    typer.Option("--at", metavar="INDEX", min=-1, help="The state after this entry; the last one."),
+    Any,  # At | None, which typer does not take
+    typer.Option(
+        "--at",
+        metavar="INDEX|TIME|AGE",
+        parser=_parse_at,
+        help="The state after this entry, or at this time (2026-01-31T12:00:00Z, or -2h); the last one.",
+    ),
 ]
 
 
@@ -41,7 +54,7 @@ def chosen_paths(paths: Sequence[str], values: Values) -> list[str]:
     return [str(open_path(path, Operation.PIPELINE, own).root) for path in expand(paths)]
 
 
-def report_input(paths: Sequence[str], values: Values, *, at: int | None = None) -> Input:
+def report_input(paths: Sequence[str], values: Values, *, at: At | None = None) -> Input:
     """Report what people must know of the files at chosen paths, and queues that are not read.
 
     Raises ``PathRefused`` for a path that holds nothing known, and ``OutOfRange`` for an entry beyond the log.
@@ -50,7 +63,7 @@ def report_input(paths: Sequence[str], values: Values, *, at: int | None = None)
     for source in sources:
         if source.notice is not None:
             say(source.notice)
-        check_moment(source, at)
+        index_at(source, at)
         if source.left_out:
             say(f"{source.name}: {left_out_words(source.left_out)}")
     is_accepted = "classic_only" in values

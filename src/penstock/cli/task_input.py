@@ -42,8 +42,8 @@ CHUNK_COUNT: Final = 100_000
 
 BLOCK_SIZE: Final = 2**18
 
-ROW_SIZE_MAX: Final = 2 * PAYLOAD_SIZE_MAX
-"""A JSON line: the largest payload takes four thirds of its size in base64, the rest is for the other fields."""
+ROW_SIZE_MAX: Final = 6 * PAYLOAD_SIZE_MAX
+"""A JSON line: the largest payload takes four thirds of its size in base64, and up to twice its size as text and as JSON."""
 
 
 class Shape(Enum):

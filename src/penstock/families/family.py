@@ -21,7 +21,7 @@ from penstock.errors import (
     RequestRefused,
     SequenceForgotten,
 )
-from penstock.families.options import Option, Values
+from penstock.families.options import At, Option, Values
 from penstock.model import QueueName
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Files(Protocol):
         """Return what a pipeline needs to know before it reads."""
         ...
 
-    def check_moment(self, at: int) -> None:
-        """Raise ``PenstockError`` if the files have no state after entry ``at``."""
+    def index_at(self, at: At) -> int:
+        """Return the entry after which the state is wanted. Raises ``PenstockError`` if the files do not have it."""
         ...
 
     def inspect(self, outcome: Outcome, progress: Progress) -> Row: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from enum import Enum, StrEnum, auto
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.errors import InvalidValue
+from penstock.errors import InvalidOption, InvalidValue
 from penstock.model import INT64_MAX
 
 Values = Mapping[str, Any]
@@ -59,6 +60,7 @@ class Kind(Enum):
     TIME = auto()  # ISO 8601, UTC without a zone
     FILE = auto()
     NUMBER = auto()
+    AT = auto()  # the index of an entry, a time, or an age such as -2h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class Option:
                 return parse_number(self.lowest)(text)
             case Kind.FILE:
                 return Path(parse_text(text))
+            case Kind.AT:
+                return parse_at(text)
             case Kind.TEXT:
                 if self.choices and text not in self.choices:
                     raise ValueError(" or ".join(self.choices))
@@ -196,6 +200,43 @@ def parse_time_us(value: str) -> int:
 def format_time_us(time_us: int) -> str:
     """Return a time as ``parse_time_us`` takes it."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class LogTime:
+    """A moment by the clock of a log, in milliseconds since 1970. It means: after the last entry up to then."""
+
+    time_ms: int
+
+    def __str__(self) -> str:
+        return format_time_us(self.time_ms * 1000)
+
+
+At = int | LogTime
+"""Which state is wanted: the one after the entry of this index, or at this time."""
+
+_AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_AGE_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_at(value: str, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> At:
+    """The index of an entry, -1 before the first one; a time; or an age, which ends now."""
+    text = value.strip()
+    if (age := _AGE.fullmatch(text)) is not None:
+        return LogTime(now_ms() - int(age[1]) * _AGE_UNITS_MS[age[2]])
+    try:
+        return parse_number(-1)(text) if _NUMBER.fullmatch(text) else LogTime(parse_time_us(text) // 1000)  # fmt: skip
+    except ValueError:
+        raise ValueError(
+            "an index from -1 on, a time such as 2026-01-31T12:00:00Z, or an age such as -2h"
+        ) from None
+
+
+def entry_at(at: At, title: str) -> int:
+    """Return the index of an entry, for files without times. Raises ``InvalidOption`` for a time."""
+    if isinstance(at, LogTime):
+        raise InvalidOption("at", f"files of {title} have no times; give the index of an entry")
+    return at
 
 
 def parse_fields(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
+from penstock.families.family import Row, encode_payload
 from penstock.families.tables import PAYLOAD_JSON, PAYLOAD_TEXT
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OPENERS: Final = b"{[ \t\n\r"
 """Bytes that an object or an array can begin with."""
 
+_STARTS: Final = frozenset(_OPENERS.decode())
+
 
 def text_of(payload: Bytes) -> str | None:
     """Return a payload as text; ``None`` if it is none."""
@@ -31,7 +34,7 @@ def text_of(payload: Bytes) -> str | None:
         text = str(payload, "utf-8")
     except UnicodeDecodeError:
         return None
-    return None if _CONTROL.search(text) else text
+    return text if text.isprintable() or not _CONTROL.search(text) else None
 
 
 def json_of(text: str | Bytes) -> Any:
@@ -43,6 +46,17 @@ def json_of(text: str | Bytes) -> Any:
     except orjson.JSONDecodeError:
         return None
     return found if isinstance(found, dict | list) else None
+
+
+def payload_fields(payload: bytes) -> Row:
+    """Return a payload as rows of tasks contain it: its bytes, and text and JSON where the bytes are that."""
+    fields: Row = {"payload": encode_payload(payload)}
+    text = text_of(payload)
+    if text is not None:
+        fields[PAYLOAD_TEXT] = text
+        if text[:1] in _STARTS and (value := json_of(text)) is not None:
+            fields[PAYLOAD_JSON] = value
+    return fields
 
 
 # --- columns -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import Compacted
-from penstock.families.options import Operation, Values
+from penstock.families.options import At, Operation, Values
 from penstock.families.plan import expand
 from penstock.families.registry import NO_VALUES, open_files
 from penstock.families.tables import shown_path
@@ -113,13 +113,16 @@ def find_sources(
     ]
 
 
-def check_moment(source: Source, at: int | None) -> None:
-    """Raise ``OutOfRange`` if the log of a source has no state after entry ``at``: before its begin, or behind its end."""
+def index_at(source: Source, at: At | None) -> int | None:
+    """Return the entry after which the state of a source is wanted; ``None`` is the last one.
+
+    Raises ``OutOfRange`` if the log has no such state: before its begin, or behind its end.
+    """
     if at is None or not source.has_log:
-        return
-    if at < source.begin:
+        return None
+    if isinstance(at, int) and at < source.begin:
         raise Compacted(
             f"entry {at} is covered by the snapshot, which holds the state after entry {source.begin};"
             f" ask for --at {source.begin} or later"
         )
-    open_files(Path(source.name), Operation.TABLES).check_moment(at)
+    return open_files(Path(source.name), Operation.TABLES).index_at(at)

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Final
 from penstock.client.addresses import parse_addresses
 from penstock.errors import InvalidOption, InvalidValue
 from penstock.families.options import (
+    At,
     Operation,
     Option,
     Values,
+    parse_at,
     parse_boolean,
     parse_columns,
     parse_fields,
@@ -203,7 +205,7 @@ class ReadOptions:
     mode: Mode = Mode.PERMISSIVE
     split_size: int = SPLIT_SIZE
     filters: Filters = Filters()
-    at: int | None = None  # for the table of tasks: the state after this entry
+    at: At | None = None  # for the table of tasks: the state after this entry, or at this time
     uncommitted: bool = False  # count entries that the files do not say are committed
     own: Values = field(default_factory=dict)  # options of a family
     columns: tuple[str, ...] | None = None  # these alone: Spark tells no source what it needs
@@ -240,7 +242,7 @@ KNOWN: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "splitSize": ("split_size", parse_size),
     "startingIndex": ("first", parse_number(0)),
     "endingIndex": ("last", parse_number(0)),
-    "at": ("at", parse_number(-1)),
+    "at": ("at", parse_at),
     "uncommitted": ("uncommitted", parse_boolean),
     "queues": ("queues", parse_names),
     "ops": ("ops", _ops),

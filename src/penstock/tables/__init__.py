@@ -7,6 +7,7 @@ the extra ``tables``; ``scan_polars`` and ``duckdb_relation`` need the extra ``s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def read(
     *,
     columns: Sequence[str] | None = None,
     where: Sequence[Any] | Expression | None = None,
-    at: int | None = None,
+    at: int | str | datetime | None = None,
     options: Mapping[str, object] | None = None,
 ) -> RecordBatchReader:
     """Read a table of files, one record batch after the other.
@@ -35,8 +36,8 @@ def read(
     ``path``: a directory or a file of any family, a pattern, or a list of them. ``table``: ``tasks``, ``entries`` or
     ``changes``. ``columns``: the columns to read; all if omitted. ``where``: the rows to keep, as ``filters`` of
     ``pyarrow.parquet.read_table``: conditions such as ``[("queue", "=", "mail"), ("key", "<", 5)]``, which all must hold,
-    or an expression of ``pyarrow.compute``. ``at``: the tasks after this entry, instead of after the last one.
-    ``options``: further options by their names in Spark, such as ``{"keyFile": "key"}``.
+    or an expression of ``pyarrow.compute``. ``at``: the tasks after the entry of this index, or at this
+    time (a ``datetime``, or text as ``--at`` takes it), instead of after the last one. ``options``: further options by their names in Spark, such as ``{"keyFile": "key"}``.
 
     Files are planned when the first batch is asked for, and read as far as batches are. A reader can be read once; call
     ``read`` again for a second pass. ``read_all()`` returns a ``pyarrow.Table``, ``read_pandas()`` a pandas DataFrame.
@@ -55,7 +56,7 @@ def scan_polars(
     table: str = "tasks",
     *,
     where: Sequence[Any] | Expression | None = None,
-    at: int | None = None,
+    at: int | str | datetime | None = None,
     options: Mapping[str, object] | None = None,
 ) -> LazyFrame:
     """Return a lazy frame of Polars that reads a table whenever it is collected; the arguments are those of ``read``.
@@ -96,7 +97,7 @@ def duckdb_relation(
     table: str = "tasks",
     *,
     where: Sequence[Any] | Expression | None = None,
-    at: int | None = None,
+    at: int | str | datetime | None = None,
     options: Mapping[str, object] | None = None,
 ) -> DuckDBPyRelation:
     """Return a relation of DuckDB that reads a table whenever it is executed; the arguments are those of ``read``.

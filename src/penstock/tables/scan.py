@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidValue, needing
 from penstock.families.family import Split
+from penstock.families.options import LogTime
 from penstock.families.plan import plan, read_splits
 from penstock.families.tables import ReadOptions, parse_options, schema_of
 from penstock.tables.condition import columns_of, pushed, to_expression
@@ -100,7 +102,7 @@ def make_scan(
     *,
     columns: Sequence[str] | None = None,
     where: Sequence[Any] | Expression | None = None,
-    at: int | None = None,
+    at: int | str | datetime | LogTime | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Scan:
     """Return a scan; the arguments are those of ``penstock.tables.read``. Raises ``InvalidValue``, ``DependencyMissing``."""
@@ -119,7 +121,7 @@ def _parse(
     path: Paths,
     table: str,
     columns: Sequence[str] | None,
-    at: int | None,
+    at: int | str | datetime | LogTime | None,
     options: Mapping[str, object],
 ) -> ReadOptions:
     """Return the options of a read. The only place where options of families enter."""

@@ -22,7 +22,7 @@ from penstock.families.family import (
     refuse_queue,
 )
 from penstock.families.follow import Follower
-from penstock.families.options import Kind, Operation, Option, Values
+from penstock.families.options import At, Kind, Operation, Option, Values
 from penstock.families.sources import File, Source, SourceQueue
 from penstock.families.tables import ReadOptions, Table, schema_of
 from penstock.model import QueueName
@@ -143,8 +143,8 @@ class LinesFile:
             queues=tuple(SourceQueue(name, None) for name in names),
         )
 
-    def check_moment(self, at: int) -> None:
-        raise InvalidValue(f"{self.path}: has no state after entry {at}; omit --at")
+    def index_at(self, at: At) -> int:
+        raise InvalidValue(f"{self.path}: has no state at {at}; omit --at")
 
     def inspect(self, outcome: Outcome, progress: Progress) -> Row:
         progress(self.size)

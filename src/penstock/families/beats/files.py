@@ -16,7 +16,7 @@ from penstock.families.beats.versions import FORMATS, SegmentVersion
 from penstock.families.damage import Damage, is_damage
 from penstock.families.family import Outcome, Progress, Row, Sending, Split, no_progress, queue_of
 from penstock.families.follow import Follower
-from penstock.families.options import Values
+from penstock.families.options import At, Values
 from penstock.families.sources import Source
 from penstock.families.tables import ReadOptions
 from penstock.formats.beats.segment import NO_OPTIONS, Options, segment_options
@@ -55,9 +55,10 @@ class BeatsFiles:
         del uncommitted  # there is no commit index: what is stored counts
         return describe(str(self.path), self._location)
 
-    def check_moment(self, at: int) -> None:
+    def index_at(self, at: At) -> int:
+        del at
         raise InvalidValue(
-            f"{self.path}: a spool holds what is in it now and no state after entry {at}; omit --at"
+            f"{self.path}: a spool holds what is in it now and no state of another moment; omit --at"
         )
 
     def inspect(self, outcome: Outcome, progress: Progress) -> Row:

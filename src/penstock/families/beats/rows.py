@@ -14,6 +14,7 @@ from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import frame_damage, is_transformed
 from penstock.families.damage import Damage, fault_fields, place_row
 from penstock.families.family import Row, encode_payload
+from penstock.families.payloads import payload_fields
 from penstock.formats.beats.event import Event, event_as_json
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import Header, Options
@@ -101,5 +102,5 @@ def task_row(segment: Segment, frame: Frame, event: Event | Damage, otherwise: s
         "offset": frame.offset,
         "seq": frame.index,
         "event": None if isinstance(event, Damage) else event_as_json(event),
-        "payload": encode_payload(frame.payload),
+        **payload_fields(frame.payload),
     }

@@ -13,7 +13,7 @@ from penstock.errors import InvalidValue
 from penstock.families.damage import Damage, is_damage
 from penstock.families.family import Outcome, Progress, Row, Sending, Split, no_progress
 from penstock.families.follow import Follower
-from penstock.families.options import Values
+from penstock.families.options import At, Values
 from penstock.families.rabbitmq.family import DROP, TITLE
 from penstock.families.rabbitmq.ingest import (
     TOO_LARGE,
@@ -55,9 +55,10 @@ class RabbitMQFiles:
         del uncommitted  # there is no commit index: what is stored counts
         return describe(str(self.path), self._location)
 
-    def check_moment(self, at: int) -> None:
+    def index_at(self, at: At) -> int:
+        del at
         raise InvalidValue(
-            f"{self.path}: files of RabbitMQ hold what is in the queues now and no state after entry {at}; omit --at"
+            f"{self.path}: files of RabbitMQ hold what is in the queues now and no state of another moment; omit --at"
         )
 
     def inspect(self, outcome: Outcome, progress: Progress) -> Row:

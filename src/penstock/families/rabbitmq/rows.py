@@ -14,6 +14,7 @@ from penstock.binary import Bytes
 from penstock.errors import BadData
 from penstock.families.damage import Damage, Report, place_row
 from penstock.families.family import LEFT_OUT, Row, encode_payload
+from penstock.families.payloads import payload_fields
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Queue, Vhost
@@ -135,7 +136,7 @@ def task_fields(
         "exchange": address.exchange,
         "routing_keys": address.routing_keys,
         "properties": properties,
-        "payload": encode_payload(body),
+        **payload_fields(bytes(body)),
     }
 
 

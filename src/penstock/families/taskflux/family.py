@@ -22,8 +22,7 @@ GENERATION_MAX: Final = 3
 OPTIONS: Final = (
     Option(
         name="at",
-        kind=Kind.NUMBER,
-        lowest=-1,
+        kind=Kind.AT,
         metavar="INDEX",
         help="The state after this entry; entries count from 0.",
         operations=frozenset({Operation.TASKS}),

@@ -13,13 +13,13 @@ from penstock.families.family import (
     Row,
     Sending,
     Split,
-    encode_payload,
     no_progress,
     queue_of,
     refuse_queue,
 )
 from penstock.families.follow import Follower, LogFollower
-from penstock.families.options import Values
+from penstock.families.options import At, Values, entry_at
+from penstock.families.payloads import payload_fields
 from penstock.families.sources import Source
 from penstock.families.tables import ReadOptions
 from penstock.families.taskflux.family import NAME, TITLE
@@ -63,11 +63,13 @@ class TaskFluxFiles:
 
         return describe(str(self.path), self._target, uncommitted=uncommitted)
 
-    def check_moment(self, at: int) -> None:
+    def index_at(self, at: At) -> int:
         from penstock.families.taskflux.read import survey
         from penstock.families.taskflux.tables.plan import refuse_beyond
 
-        refuse_beyond(survey(self._target), at)
+        index = entry_at(at, TITLE)
+        refuse_beyond(survey(self._target), index)
+        return index
 
     def inspect(self, outcome: Outcome, progress: Progress) -> Row:
         from penstock.families.taskflux.inspect import inspect
@@ -88,8 +90,9 @@ class TaskFluxFiles:
         from penstock.families.taskflux.replay import replay
 
         only = queue_of(values)
+        at = None if "at" not in values else entry_at(values["at"], TITLE)
         history = read_history(self._target, progress=progress)
-        state = replay(history, at=values.get("at"), uncommitted="uncommitted" in values)
+        state = replay(history, at=at, uncommitted="uncommitted" in values)
         if only is not None and only not in state.queues.by_name:
             refuse_queue(only)
         outcome.words += [words for words in (state.tail, state.damage, state.undecided) if words]
@@ -99,7 +102,7 @@ class TaskFluxFiles:
             if only is not None and name != only:
                 continue
             for task_id, key, payload in state.queues.by_name[name].in_order():
-                row: Row = {"queue": name, "key": key, "payload": encode_payload(payload)}
+                row: Row = {"queue": name, "key": key} | payload_fields(payload)
                 if has_ids:
                     row["id"] = task_id
                 yield row

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.errors import CorruptData, InvalidValue, OutOfRange
-from penstock.families.options import Values
+from penstock.families.options import At, Values
 from penstock.families.registry import NO_VALUES
-from penstock.families.sources import Source, check_moment, find_sources
+from penstock.families.sources import Source, find_sources, index_at
 from penstock.families.tables import Op
 from penstock.spark.pipeline import unlogged
 from penstock.spark.pipeline.beginning import from_nothing, from_snapshots
@@ -48,7 +48,7 @@ class Moment:
 def moment(
     spark: SparkSession,
     path: str,
-    at: int | None = None,
+    at: At | None = None,
     *,
     uncommitted: bool = False,
     values: Values = NO_VALUES,
@@ -65,13 +65,13 @@ def moment(
         return _without_log(
             spark, source, at, {**source.migrated_with, **values} if for_migration else values
         )
-    check_moment(source, at)
-    stop = at if at is not None else source.commit
+    wanted = index_at(source, at)
+    stop = wanted if wanted is not None else source.commit
     read = _Read(spark, path)
     index, term = _end(read.load(_PLACES, last=stop), source, stop)
-    if at is not None and index < at:  # bytes that are no entry end the log
+    if wanted is not None and index < wanted:  # bytes that are no entry end the log
         raise OutOfRange(
-            f"entry {at} is beyond the log, which ends at entry {index}; ask for --at {index}"
+            f"entry {wanted} is beyond the log, which ends at entry {index}; ask for --at {index}"
         )
     stored = read.load(_STORED, ops=(Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
     beginning = from_nothing(spark, [source]) if stored is None else from_snapshots(stored)
@@ -95,7 +95,7 @@ def moment(
     )
 
 
-def _without_log(spark: SparkSession, source: Source, at: int | None, values: Values) -> Moment:
+def _without_log(spark: SparkSession, source: Source, at: At | None, values: Values) -> Moment:
     if at is not None:
         raise InvalidValue(
             f"{source.name}: {source.words} has no log, so only its present state is known; omit --at"

@@ -10,9 +10,11 @@ from typing import Final
 
 from penstock.errors import Compacted, OutOfRange
 from penstock.families.family import Split
+from penstock.families.options import entry_at
 from penstock.families.plan import edges
 from penstock.families.tables import OK, Filters, Mode, Op, ReadOptions, Table, shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
+from penstock.families.taskflux.family import TITLE
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
 from penstock.formats.taskflux.log import LogLayout
@@ -63,6 +65,7 @@ class StatePlan:
     """What the queues of a whole source hold."""
 
     path: str
+    at: int | None  # after this entry; None: after the last one
 
 
 def plan_source(source: str, target: Target, options: ReadOptions) -> list[Split]:
@@ -90,14 +93,15 @@ def _state_splits(source: str, target: Target, options: ReadOptions) -> list[Spl
     history = read_history(target)
     # Variant 1a may tell by its log alone what the snapshot covers.
     is_known = not target.logs or target.logs[0].layout is not LogLayout.ONE_A
-    if is_known and options.at is not None and options.at < history.covered:
+    at = None if options.at is None else entry_at(options.at, TITLE)
+    if is_known and at is not None and at < history.covered:
         raise Compacted(
-            f"{target.path}: entry {options.at} is covered by the snapshot, which holds the state after"
+            f"{target.path}: entry {at} is covered by the snapshot, which holds the state after"
             f" entry {history.covered}; ask for that one or a later one"
         )
-    if options.at is not None:
-        refuse_beyond(history, options.at)
-    return [_split(source, target.size, StatePlan(path=str(target.path)))]
+    if at is not None:
+        refuse_beyond(history, at)
+    return [_split(source, target.size, StatePlan(path=str(target.path), at=at))]
 
 
 def refuse_beyond(history: History, at: int) -> None:

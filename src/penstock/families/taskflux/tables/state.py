@@ -32,9 +32,9 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the tasks of every queue, each queue in its order of delivery. Raises ``BadData`` for damage."""
     history = read_history(resolve(Path(plan.path)))
-    found = lives.replay_columns(history, at=options.at)
+    found = lives.replay_columns(history, at=plan.at)
     if found is None:
-        yield from _in_order(source, history, options, columns)
+        yield from _in_order(source, history, plan, options, columns)
         return
     for name in found.names:
         if options.filters.wants_queue(name):
@@ -43,11 +43,15 @@ def read(
 
 
 def _in_order(
-    source: str, history: History, options: ReadOptions, columns: Sequence[str]
+    source: str,
+    history: History,
+    plan: StatePlan,
+    options: ReadOptions,
+    columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    found = replay(history, at=options.at, uncommitted=options.uncommitted)
+    found = replay(history, at=plan.at, uncommitted=options.uncommitted)
     if found.damage is not None:
         raise CorruptData(found.damage)
     for name in sorted(found.queues.by_name):
