@@ -205,6 +205,7 @@ def test_columns_are_those_that_were_named_in_their_order(table: Table) -> None:
     [
         ("changes", "status"),
         ("changes", "reason"),
+        ("changes", "severity"),
         ("tasks", "status"),
         ("tasks", "reason"),
         ("tasks", "kind"),

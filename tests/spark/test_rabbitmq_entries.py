@@ -171,15 +171,14 @@ def test_damage_is_told_dropped_or_fails_the_job(tmp_path: Path) -> None:
     # Zeros behind records, or in a store, tell of nothing lost.
     assert len(read_rows(made.path, mode="FAILFAST")) == 5
     harmless = [row for row in read_rows(made.path) if row["status"] == "zeros"]
-    assert [dict(row["properties"])["harmless"] for row in harmless] == ["true", "true"]
+    assert [row["severity"] for row in harmless] == ["harmless", "harmless"]
 
 
 def test_a_segment_of_nothing_but_zeros_is_damage(tmp_path: Path) -> None:
     made = Directory(tmp_path / "node")
     made.segment(made.queue(b"orders"), 0, bytes(500))
     (row,) = read_rows(made.path)
-    assert (row["kind"], row["status"]) == ("damage", "zeros")
-    assert "harmless" not in dict(row["properties"] or ())
+    assert (row["kind"], row["status"], row["severity"]) == ("damage", "zeros", "lost")
     with pytest.raises(BadData, match="zeros"):
         read_rows(made.path, mode="FAILFAST")
 

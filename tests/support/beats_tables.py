@@ -49,6 +49,7 @@ def _entry(source: Path, row: Row) -> Row:
         "op": "add" if is_frame else None,
         "payload": b64decode(row["payload"]) if "payload" in row else None,
         "status": row["status"],
+        "severity": row.get("severity"),
         "event": row.get("event"),
     }
 
@@ -66,7 +67,7 @@ def as_said(row: Row) -> Row:
         }
         seconds = int(properties["timestamp_ns"]) / 10**9
         assert abs(row["event_time"].timestamp() - seconds) < 10**-5
-    names = ("kind", "path", "offset", "size", "log_index", "op", "payload", "status")
+    names = ("kind", "path", "offset", "size", "log_index", "op", "payload", "status", "severity")
     return {name: row.get(name) for name in names} | {"event": event}
 
 

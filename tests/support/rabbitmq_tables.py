@@ -77,6 +77,7 @@ def dumped(path: Path) -> list[Row]:
                 "event_time": time_of(row),
                 "status": row["status"],
                 "reason": row.get("reason"),
+                "severity": row.get("severity"),
             }
         )
     return rows
@@ -103,7 +104,6 @@ def listed(path: Path, wanted: Wanted) -> list[Row]:
 def as_said(row: Row) -> Row:
     """Return a row of a table with its properties as ``dumped`` and ``listed`` have them."""
     told = dict(row["properties"] or ())
-    told.pop("harmless", None)
     # The tools know the vhost of a queue, and not of a message in a store.
     if row.get("queue") is None:
         told.pop("vhost", None)

@@ -188,6 +188,7 @@ def _said(source: Path, row: Row) -> Said:
         "task_id": _signed(row.get("id")),
         "payload": None if row.get("payload") is None else b64decode(row["payload"]),
         "status": row["status"],
+        "severity": row.get("severity"),
     }
     return short
 

@@ -184,9 +184,9 @@ def damage_rows(
         "offset": damage.offset,
         "size": damage.size,
         "payload": damage.data or None,
-        "properties": None if damage.is_lost else [("harmless", "true")],
         "status": damage.status,
         "reason": damage.reason,
+        "severity": damage.severity,
     }
     schema = pa.schema([schema_of(options.table).field(name) for name in columns])
     yield pa.RecordBatch.from_pylist([row], schema=schema)

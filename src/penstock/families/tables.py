@@ -83,7 +83,7 @@ class Kind(StrEnum):
 
 
 OK: Final = "ok"
-"""The status of what is whole; every other one has a reason."""
+"""The status of what is whole; every other one has a reason and a severity."""
 
 MISSING: Final = "missing"
 """The status of a message that an index knows and that no store holds."""
@@ -122,11 +122,12 @@ def schema_of(table: Table) -> pa.Schema:
         "event_time": pa.timestamp("us", tz="UTC"),
         "status": pa.string(),
         "reason": pa.string(),
+        "severity": pa.string(),  # what it costs that the row is not whole: docs/formats/damage.md
     }
     left_out: dict[Table, tuple[str, ...]] = {
         Table.ENTRIES: (PAYLOAD_TEXT, PAYLOAD_JSON),
-        Table.CHANGES: (PAYLOAD_TEXT, PAYLOAD_JSON, "status", "reason"),
-        Table.TASKS: ("kind", "op", "status", "reason"),
+        Table.CHANGES: (PAYLOAD_TEXT, PAYLOAD_JSON, "status", "reason", "severity"),
+        Table.TASKS: ("kind", "op", "status", "reason", "severity"),
     }
     return pa.schema([(n, t) for n, t in fields.items() if n not in left_out[table]])
 

@@ -103,6 +103,11 @@ def severity_of(status: Status) -> Severity:
     return _SEVERITIES.get(status, Severity.LOST)
 
 
+def file_severity(kind: str) -> Severity:
+    """Return what a file of this kind costs that cannot be read."""
+    return Severity.LOST if kind in ("snapshot", "log") else Severity.DAMAGED
+
+
 def row_at(path: Path, status: str, reason: str, severity: Severity, **place: Any) -> Row:
     """Return the row of a damage; ``place`` has further fields of ``Damage``."""
     damage = Damage(path=path, status=status, reason=reason, severity=severity, **place)
@@ -207,7 +212,6 @@ def unreadable_rows(history: History, kinds: tuple[str, ...] = KINDS) -> Iterato
 def bad_file_row(error: BadData, kind: str, path: Path) -> Row:
     """Return the row of damage that a decoder raised in a file of this kind."""
     status = "bad-header" if kind == "log" else f"bad-{kind}"
-    severity = Severity.LOST if kind in ("snapshot", "log") else Severity.DAMAGED
     details = {"expected": error.expected, "found": error.found}
     place = {"kind": kind, "offset": error.offset, "details": details}
-    return row_at(Path(error.path or path), status, error.reason, severity, **place)
+    return row_at(Path(error.path or path), status, error.reason, file_severity(kind), **place)

@@ -9,6 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.families.arrow import RECORD
+from penstock.families.damage import Severity
 from penstock.families.tables import Op
 
 if TYPE_CHECKING:
@@ -126,9 +127,8 @@ def sizes(lives: DataFrame) -> DataFrame:
 
 
 def damage(entries: DataFrame) -> DataFrame:
-    """Return what is not whole; a family says of what tells of nothing lost that it is harmless."""
-    is_harmless = F.coalesce(F.col("properties")["harmless"], F.lit("false")) == "true"
-    return entries.where((F.col("status") != "ok") & ~is_harmless).select(
+    """Return what is lost or damaged."""
+    return entries.where(F.col("severity").isin(Severity.LOST, Severity.DAMAGED)).select(
         "source", "family", "path", "offset", "size", "log_index", "status", "reason"
     )
 

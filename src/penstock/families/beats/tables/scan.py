@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import Compacted, CorruptData, InvalidValue
 from penstock.families import arrow
-from penstock.families.arrow import Property, properties
+from penstock.families.arrow import properties
 from penstock.families.beats.damage import (
     BAD_CHECKSUM,
     BAD_END,
@@ -19,13 +19,14 @@ from penstock.families.beats.damage import (
     UNREADABLE,
     WRONG_KEY,
     damage_at,
+    severity_of,
 )
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.tables.events import Events, Undecoded
 from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, number_of
 from penstock.families.beats.tables.read import read_segment, waits_from
-from penstock.families.damage import Damage, words_of
+from penstock.families.damage import Damage, Severity, words_of
 from penstock.families.family import Split
 from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
 from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
@@ -51,6 +52,9 @@ _REASONS: Final[dict[int, str | None]] = {
     int(Verdict.FRAME): "the checksum does not match",
     int(Verdict.GAP): "no frame, up to the next one",
     int(Verdict.TAIL): "no whole frame, up to the end",
+}
+_SEVERITIES: Final[dict[int, str | None]] = {
+    code: None if status == OK else severity_of(status) for code, status in _STATUSES.items()
 }
 _KINDS: Final[dict[int, str | None]] = {0: Kind.DAMAGE, 1: Kind.FRAME}
 
@@ -159,7 +163,7 @@ class _Reading:
 
     def _fail_fast(self, told: _Told, within: NDArray[np.bool_]) -> None:
         """Raise ``CorruptData`` for the first damage that may have been what is wanted."""
-        is_bad = ~told.is_readable & ~told.is_harmless & within
+        is_bad = ~told.is_readable & ~told.is_expected & within
         if is_bad.any():
             row = int(is_bad.argmax())
             code = int(told.frames.verdict[row])
@@ -216,6 +220,8 @@ class _Reading:
                 return told.words(_STATUSES, lambda event: event.status)
             case "reason":
                 return told.words(_REASONS, lambda event: event.reason)
+            case "severity":
+                return told.severities()
         constants = {"source": self._source, "family": FAMILY, "path": self._plan.shown}
         return arrow.same(constants.get(name), count, kind)
 
@@ -249,7 +255,7 @@ class _Told:
         return found
 
     @property
-    def is_harmless(self) -> NDArray[np.bool_]:
+    def is_expected(self) -> NDArray[np.bool_]:
         """Which rows are odd and yet tell of nothing lost: a whole frame, or a tail that a crash leaves."""
         frames, header = self.frames, self._plan.header
         found: NDArray[np.bool_] = frames.verdict == Verdict.OTHER_END
@@ -275,14 +281,16 @@ class _Told:
             words[row] = of_event(event)
         return pa.array(words, pa.string())
 
-    def properties(self) -> pa.Array:
-        import numpy as np
+    def severities(self) -> pa.Array:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        made = self.events.properties()
-        harmless = np.flatnonzero(self.is_harmless)
-        made.append(Property("harmless", harmless, pa.repeat("true", len(harmless))))
-        return properties(made, len(self.frames))
+        column = self.words(_SEVERITIES, lambda event: severity_of(event.status))
+        is_tail = self.is_expected & (self.frames.verdict == Verdict.TAIL)
+        return pc.if_else(pa.array(is_tail), str(Severity.HARMLESS), column)
+
+    def properties(self) -> pa.Array:
+        return properties(self.events.properties(), len(self.frames))
 
 
 def _is_torn(frames: FrameColumns, row: int) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadData, CorruptData, InvalidValue, PathRefused
 from penstock.families import arrow
 from penstock.families.arrow import Property, hexadecimal, properties
-from penstock.families.damage import words_of
+from penstock.families.damage import Severity, words_of
 from penstock.families.family import Split
 from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, UNREADABLE, damage_at
@@ -219,6 +219,8 @@ class _Reading:
                 return told.statuses()
             case "reason":
                 return told.reasons()
+            case "severity":
+                return told.severities()
         constants = {
             "source": self._source,
             "family": FAMILY,
@@ -274,6 +276,13 @@ class _Told:
     def reasons(self) -> pa.Array:
         return self._words(STATUS_REASONS | {0: None}, 1)
 
+    def severities(self) -> pa.Array:
+        import numpy as np
+
+        costs = np.where(self.rows.is_harmless, 1, 2)
+        costs[self.is_whole] = 0
+        return arrow.words(costs, {0: None, 1: Severity.HARMLESS, 2: Severity.LOST})
+
     def _words(self, meanings: Any, place: int) -> pa.Array:
         import pyarrow as pa
 
@@ -322,6 +331,4 @@ class _Told:
         add("message_size", is_own, rows.message_size)
         made += address_properties(self.messages, vhost=plan.vhost is None)
         made.append(property_text(self.messages))
-        harmless = np.flatnonzero(rows.is_harmless)
-        made.append(Property("harmless", harmless, pa.repeat("true", len(harmless))))
         return properties(made, len(rows))

@@ -17,6 +17,7 @@ from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.family import TITLE
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
+from penstock.families.taskflux.rows import file_severity
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint
 from penstock.storage.files import opened
@@ -234,6 +235,7 @@ def _unreadable_rows(source: str, history: History) -> list[dict[str, object]]:
             "offset": one.error.offset,
             "status": "bad-header" if one.kind == "log" else f"bad-{one.kind}",
             "reason": str(one.error),
+            "severity": file_severity(one.kind),
         }
         for one in history.unreadable
     ]

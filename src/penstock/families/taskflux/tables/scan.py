@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CorruptData
 from penstock.families import arrow
+from penstock.families.damage import Severity
 from penstock.families.family import Split
 from penstock.families.tables import OK, Filters, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.read import BEHIND_END
-from penstock.families.taskflux.rows import REASONS
+from penstock.families.taskflux.rows import REASONS, severity_of
 from penstock.families.taskflux.tables import extensions
 from penstock.families.taskflux.tables.plan import (
     LogPlan,
@@ -74,6 +75,11 @@ _REASONS: Final[Mapping[int, str | None]] = (
         _BAD_DELTA: "neither a delta nor a command",
         _BAD_EXTENSION: "an extension that means nothing",
     }
+)
+_SEVERITIES: Final[Mapping[int, str | None]] = (
+    {int(status): severity_of(status) for status in REASONS}
+    | {int(Status.OK): None}
+    | dict.fromkeys((_BAD_DELTA, _BAD_EXTENSION), Severity.LOST)
 )
 _BEHIND_END: Final = [int(status) for status in BEHIND_END]
 _KINDS: Final = {0: Kind.DAMAGE, 1: Kind.ENTRY}
@@ -391,6 +397,7 @@ class Builder:
             "properties": self._properties,
             "status": lambda r: arrow.words(r.status, _STATUSES),
             "reason": lambda r: arrow.words(r.status, _REASONS),
+            "severity": lambda r: arrow.words(r.status, _SEVERITIES),
         }
         if name in makers:
             return makers[name](rows)
@@ -413,7 +420,6 @@ class Builder:
 
     def _properties(self, rows: _Rows) -> pa.Array:
         import numpy as np
-        import pyarrow as pa
 
         contents = self._layout.contents
         create = commands.CREATE if contents is Contents.COMMANDS else deltas.CREATE
@@ -424,9 +430,6 @@ class Builder:
         found = extensions.extension_properties(rows.extensions, rows.extension)
         found += extensions.policy_properties(creates, contents)
         found.append(extensions.record_property(creates))
-        stale = np.flatnonzero(rows.status == int(Status.STALE))
-        if len(stale):
-            found.append(extensions.Property("harmless", stale, pa.repeat("true", len(stale))))
         return extensions.properties(found, len(rows))
 
 

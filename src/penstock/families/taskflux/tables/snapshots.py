@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadData
 from penstock.families import arrow
+from penstock.families.damage import Severity
 from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.families.taskflux.applying import numbers_of
 from penstock.families.taskflux.family import NAME as FAMILY
@@ -215,6 +216,7 @@ class _Reading:
             "term": None,
             "status": "bad-snapshot",
             "reason": str(error),
+            "severity": Severity.LOST,
         }
         return self._built([row])
 
