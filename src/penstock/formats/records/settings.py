@@ -91,8 +91,8 @@ class SnapshotEnd:
 # --- reading -------------------------------------------------------------------------------------
 
 
-class _Members:
-    """Takes the known members out of a JSON object; ``rest`` is what remains. Raises ``BadRecord``."""
+class ObjectReader:
+    """Takes known members out of a JSON object, by name and type; ``rest`` is what remains. Raises ``BadRecord``."""
 
     def __init__(self, value: Any, what: str, offset: int) -> None:
         if not isinstance(value, dict):
@@ -139,14 +139,14 @@ class _Members:
         return values
 
 
-def _members(data: Bytes, start: int, end: int, what: str) -> _Members:
+def _members(data: Bytes, start: int, end: int, what: str) -> ObjectReader:
     """Return the members of the JSON object in ``data[start:end]``, which ends with up to 7 zeros."""
     body = bytes(data[start:end])
     text = body.rstrip(b"\x00")
     if body[len(text) :] != ZEROS[-len(text) % 8]:
         raise BadRecord(f"{what} is not padded to 8 bytes", offset=start)
     try:
-        return _Members(decode_canonical(text), what, start)
+        return ObjectReader(decode_canonical(text), what, start)
     except BadRecord as error:
         error.offset = start
         raise
@@ -186,7 +186,7 @@ def decode_cluster(data: Bytes, start: int, end: int) -> ClusterSettings:
 
 
 def _decode_member(value: dict[str, Any], start: int) -> MemberSettings:
-    members = _Members(value, "a member", start)
+    members = ObjectReader(value, "a member", start)
     roles: list[Any] = members.take("roles", list)
     if not all(isinstance(role, str) for role in roles):
         raise members.bad("roles", "strings")
@@ -203,7 +203,7 @@ def decode_access(data: Bytes, start: int, end: int) -> AccessSettings:
     members = _members(data, start, end, "access")
     principals: dict[int, str] = {}
     for value in members.objects("principals"):
-        principal = _Members(value, "a principal", start)
+        principal = ObjectReader(value, "a principal", start)
         number = principal.number("id", 2**32 - 1)
         if number <= max(principals, default=0) or principal.rest.keys() != {"name"}:
             raise principal.bad("id", "ids that ascend from 1, each with a name")

@@ -1,0 +1,180 @@
+"""Writing logs, sealed segments and snapshots from changes (docs/formats/records.md). Pure: bytes are returned.
+
+For tests, for conversion, and for the node, which appends what ``record_of`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import NamedTuple
+
+from penstock.errors import InvalidValue
+from penstock.formats.records.add import FIXED
+from penstock.formats.records.changes import Change, EncodedChange, Stamp, encode_change
+from penstock.formats.records.footer import FooterBuilder, encode_footer
+from penstock.formats.records.header import (
+    HEADER_SIZE,
+    RECORD_SIZE_MAX,
+    Header,
+    Kind,
+    decode_header,
+    encode_record,
+    head_checksum,
+)
+from penstock.formats.records.read import Chain
+from penstock.formats.records.segment import SEGMENT_SIZE, FileHeader, encode_file_header
+from penstock.formats.records.settings import (
+    HASH_SIZE,
+    SnapshotEnd,
+    SnapshotStart,
+    encode_settings,
+)
+
+
+def record_of(
+    change: Change, stamp: Stamp, previous: int, body_checksum: int | None = None
+) -> bytes:
+    """Return the record of a change. ``body_checksum`` is the client's where the body travelled whole."""
+    return _record(encode_change(change), stamp, previous, body_checksum)
+
+
+def _record(
+    encoded: EncodedChange, stamp: Stamp, previous: int, body_checksum: int | None = None
+) -> bytes:
+    kind, queue_id, first_id, body = encoded
+    if HEADER_SIZE + len(body) > RECORD_SIZE_MAX:
+        raise InvalidValue(f"a record with a body of {len(body)} bytes is above 32 MiB")
+    return encode_record(
+        kind,
+        body,
+        index=stamp.index,
+        term=stamp.term,
+        time_ms=stamp.time_ms,
+        previous=previous,
+        queue_id=queue_id,
+        principal_id=stamp.principal_id,
+        first_id=first_id,
+        body_checksum=body_checksum,
+    )
+
+
+class WrittenSegment(NamedTuple):
+    """One file of a log."""
+
+    first_index: int
+    data: bytes
+    is_sealed: bool  # it ends with a footer
+
+
+class _Segment:
+    """A segment that grows by records."""
+
+    def __init__(self, first_index: int, cluster_id: bytes, names: Mapping[int, bytes]) -> None:
+        self.first_index = first_index
+        self.size = 0
+        self.footer = FooterBuilder(names)
+        self._parts: list[bytes] = []
+        self._put(encode_file_header(FileHeader(first_index=first_index, cluster_id=cluster_id)))
+        self._last: Header | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._last is None
+
+    def _put(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.size += len(data)
+
+    def append(self, record: bytes, change: Change) -> None:
+        self._last = decode_header(record)
+        self.footer.note(self.size, self._last, change)
+        self._put(record)
+
+    def sealed(self) -> WrittenSegment:
+        """Return the file with a footer."""
+        last = self._last
+        assert last is not None
+        data = b"".join(self._parts)
+        footer = self.footer.footer(blake2b(data, digest_size=HASH_SIZE).digest())
+        return WrittenSegment(
+            self.first_index, data + footer_record(encode_footer(footer), last), True
+        )
+
+    def open(self) -> WrittenSegment:
+        """Return the file without a footer, as one that is still being written."""
+        return WrittenSegment(self.first_index, b"".join(self._parts), False)
+
+
+def footer_record(body: bytes, last: Header) -> bytes:
+    """Return the record of a footer behind the last record of a segment. The log's chain goes on from that one."""
+    stamp = Stamp(last.index, last.term, last.time_ms)
+    return _record(EncodedChange(Kind.FOOTER, 0, 0, body), stamp, last.checksum)
+
+
+def write_log(
+    entries: Iterable[tuple[Stamp, Change]],
+    *,
+    cluster_id: bytes,
+    segment_size: int = SEGMENT_SIZE,
+    chain: Chain | None = None,
+    names: Mapping[int, bytes] | None = None,
+) -> Iterator[WrittenSegment]:
+    """Yield the segments of a log. All but the last are sealed; that one is too if it is full.
+
+    ``chain``: the entry before the first; ``names``: of queues that exist then. A segment is cut before the record that
+    would exceed ``segment_size``; one larger than a quarter of it gets a segment of its own.
+    """
+    index, previous = (0, 0) if chain is None else (chain.index, chain.checksum)
+    segment: _Segment | None = None
+    known = dict(names or {})
+    for stamp, change in entries:
+        if stamp.index != index + 1 or previous is None:
+            raise InvalidValue(f"entry {stamp.index} does not follow entry {index}")
+        record = record_of(change, stamp, previous)
+        index, previous = stamp.index, head_checksum(record)
+        is_large = 4 * len(record) > segment_size
+        if segment is not None and (is_large or segment.size + len(record) > segment_size):
+            yield segment.sealed()
+            known, segment = segment.footer.names, None
+        if segment is None:
+            segment = _Segment(stamp.index, cluster_id, known)
+        segment.append(record, change)
+        if is_large:
+            yield segment.sealed()
+            known, segment = segment.footer.names, None
+    if segment is not None:
+        yield segment.open()
+
+
+def write_snapshot(
+    start: SnapshotStart, parts: Iterable[EncodedChange], behind: Iterable[EncodedChange] = ()
+) -> Iterator[bytes]:
+    """Yield the pieces of a snapshot file. ``parts`` are its records in canonical order, without start and end.
+
+    ``behind``: records of paged queues, which the digest leaves out.
+    """
+    header = FileHeader(first_index=start.last_index, cluster_id=start.cluster_id)
+    piece = encode_file_header(header)
+    digest = blake2b(piece, digest_size=HASH_SIZE)
+    yield piece
+    stamp = Stamp(start.last_index, start.last_term, start.time_ms)
+    previous, records, tasks = 0, 0, 0
+    first = EncodedChange(Kind.SNAPSHOT_START, 0, 0, encode_settings(start))
+    for part in _with_first(first, parts):
+        piece = _record(part, stamp, previous)
+        previous, records = head_checksum(piece), records + 1
+        tasks += FIXED.unpack_from(part.body)[0] if part.kind == Kind.ADD else 0
+        digest.update(piece)
+        yield piece
+    end = SnapshotEnd(counts={"records": records, "tasks": tasks}, digest=digest.digest())
+    last = EncodedChange(Kind.SNAPSHOT_END, 0, 0, encode_settings(end))
+    for part in _with_first(last, behind):
+        piece = _record(part, stamp, previous)
+        previous = head_checksum(piece)
+        yield piece
+
+
+def _with_first(first: EncodedChange, rest: Iterable[EncodedChange]) -> Iterator[EncodedChange]:
+    yield first
+    yield from rest
