@@ -7,15 +7,60 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
-from penstock.formats.kernel import compiled
-from penstock.formats.taskflux.deltas import delta_kernel
+import numpy as np
+import pytest
+
+from penstock.formats.kernel import compiled, compiled_as
+from penstock.formats.taskflux.log import LogLayout, walk_kernel
 
 
 def test_a_kernel_is_compiled_once() -> None:
-    assert compiled(delta_kernel) is compiled(delta_kernel)
-    assert compiled(delta_kernel) is not delta_kernel
+    kernel = walk_kernel(LogLayout.THREE)
+    assert compiled(kernel) is compiled(kernel)
+    assert compiled(kernel) is not kernel
+
+
+_unpack = Struct(">BIiqQ").unpack_from
+_unpack_little = Struct("<ii").unpack_from
+
+
+def _fields(data: Any, at: Any, numbers: Any) -> Any:
+    numbers[0], numbers[1], numbers[2], numbers[3], large = _unpack(data, at)
+    numbers[4], numbers[5] = _unpack_little(data, at)
+    return large
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
+def test_fields_are_the_same_compiled_and_interpreted(byte: int) -> None:
+    """Kernels unpack by ``struct``, which numba does not know: each field is put together from its bytes there."""
+    data = bytes(range(3)) + bytes((byte,)) * 12 + bytes(range(100, 113))
+    array = np.frombuffer(data, dtype=np.uint8)
+    for at in range(4):
+        plain, numbers = [0] * 6, np.zeros(6, dtype=np.int64)
+        large = _fields(data, at, plain)
+        assert int(compiled(_fields)(array, at, numbers)) == large
+        assert numbers.tolist() == plain
+
+
+def _in_kernels(x: Any) -> Any:
+    return x * 2
+
+
+@compiled_as(_in_kernels)
+def _interpreted(x: Any) -> Any:
+    return x * 3
+
+
+def _call(x: Any) -> Any:
+    return _interpreted(x)
+
+
+def test_a_compiled_kernel_calls_what_stands_for_the_interpreted_function() -> None:
+    assert _call(7) == 21
+    assert compiled(_call)(7) == 14
 
 
 def test_a_kernel_without_a_file_is_compiled_without_a_cache() -> None:

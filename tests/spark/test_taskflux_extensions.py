@@ -25,10 +25,15 @@ from penstock.families.taskflux.tables.extensions import (
 )
 from penstock.formats.taskflux import deltas
 from penstock.formats.taskflux.commands import encode_command
-from penstock.formats.taskflux.deltas import encode_delta
-from penstock.formats.taskflux.entries import BAD_OP
-from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict, scan_extensions
-from penstock.formats.taskflux.extensions import IDS_MAX, decode_extension, encode_extension
+from penstock.formats.taskflux.deltas import BAD_OP, encode_delta
+from penstock.formats.taskflux.extensions import (
+    IDS_MAX,
+    ExtensionColumns,
+    Verdict,
+    decode_extension,
+    encode_extension,
+    scan_extensions,
+)
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import (
     INT32_MAX,

@@ -20,7 +20,7 @@ def use() -> None:
     from penstock.families.rabbitmq.tasks import tasks
     from penstock.formats.beats.frame_scan import FrameScanner, scan_frames
     from penstock.formats.taskflux.entries import scan_entries
-    from penstock.formats.taskflux.extension_scan import scan_extensions
+    from penstock.formats.taskflux.extensions import scan_extensions
     from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
     from support.beats_spools import VECTORS
     from support.paged_lives import scripted

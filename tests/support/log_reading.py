@@ -49,7 +49,6 @@ def scanned_in_columns(
     term: int = 0,
     size: int | None = None,
     batch_rows: int = 65_536,
-    interpreted: bool = False,
 ) -> tuple[list[Row], int]:
     """Return what the bulk scanner finds."""
     start = layout.header_size if start is None else start
@@ -62,7 +61,6 @@ def scanned_in_columns(
             term=term,
             size=size,
             batch_rows=batch_rows,
-            interpreted=interpreted,
         )
     )
     return [row for batch in batches for row in rows_of(batch)], position
@@ -74,7 +72,7 @@ def rows_of(batch: PieceColumns) -> list[Row]:
 
 
 def entries_of(
-    data: bytes, layout: LogLayout, *, batch_rows: int = 65_536, interpreted: bool = False
+    data: bytes, layout: LogLayout, *, batch_rows: int = 65_536
 ) -> tuple[list[EntryColumns], int]:
     """Return the batches of entries of a whole log."""
     return exhausted(
@@ -83,6 +81,5 @@ def entries_of(
             layout,
             start=layout.header_size,
             batch_rows=batch_rows,
-            interpreted=interpreted,
         )
     )

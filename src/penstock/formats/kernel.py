@@ -2,6 +2,8 @@
 
 A kernel is a plain function in the module that owns its byte layout. It is composed of other plain functions of
 ours, of ``kernel_bytes`` above all: they run interpreted as they are, and ``compiled`` compiles them together.
+Where the interpreter has a faster way that numba does not know, the kernel calls that, and gets another function in
+its place when it is compiled: ``Struct.unpack_from`` by itself, a function of ours if ``compiled_as`` says which.
 Import of the package stays light: numba and numpy load here, on demand.
 """
 
@@ -12,11 +14,13 @@ from contextlib import AbstractContextManager
 from dis import get_instructions
 from functools import cache
 from hashlib import sha256
-from types import FunctionType
+from struct import Struct
+from types import BuiltinMethodType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.binary import Bytes
 from penstock.errors import needing
+from penstock.formats import kernel_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +67,19 @@ Nothing but a kernel calls a part, so it needs no wrappers; they would take as l
 """
 
 
+_forms: Final[dict[object, FunctionType]] = {}
+
+
+def compiled_as(form: Any) -> Callable[[T], T]:
+    """Have compiled kernels call ``form``, a plain function, wherever interpreted ones call the decorated one."""
+
+    def note(function: T) -> T:
+        _forms[function] = form
+        return function
+
+    return note
+
+
 @cache
 def _part(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that kernels call, for numba to compile with each of them."""
@@ -75,9 +92,9 @@ def _part(function: Callable[..., Any]) -> Callable[..., Any]:
 def _linked(function: Any) -> FunctionType:
     """Return ``function`` with the parts in place of the plain functions that it calls, which numba does not take."""
     parts = {
-        name: _part(value)
+        name: _unpacking(value.__self__.format) if _is_unpacking(value) else _part(value)
         for name, value in _globals(function).items()
-        if isinstance(value, FunctionType)
+        if isinstance(value, FunctionType) or _is_unpacking(value)
     }
     scope = function.__globals__ | parts
     linked = FunctionType(function.__code__, scope, function.__name__, None, function.__closure__)
@@ -86,10 +103,47 @@ def _linked(function: Any) -> FunctionType:
 
 
 def _globals(function: FunctionType) -> dict[str, Any]:
-    """Return the names of its module that the code of ``function`` refers to, and what they are."""
+    """Return the names of its module that the code of ``function`` refers to, and what a compiled one has there."""
     scope = function.__globals__
     loads = (step for step in get_instructions(function.__code__) if step.opname == "LOAD_GLOBAL")
-    return {step.argval: scope[step.argval] for step in loads if step.argval in scope}
+    found = {step.argval: scope[step.argval] for step in loads if step.argval in scope}
+    return {
+        name: _forms.get(value, value) if isinstance(value, FunctionType) else value
+        for name, value in found.items()
+    }
+
+
+def _is_unpacking(value: object) -> bool:
+    return isinstance(value, BuiltinMethodType) and isinstance(value.__self__, Struct)
+
+
+@cache
+def _unpacking(form: str) -> Callable[..., Any]:
+    """Return what ``unpack_from`` of a ``Struct`` does, for kernels: a tuple of the fields from a place on."""
+    from numba import njit, uint64
+
+    part = njit(**_PART_OPTIONS)
+    i64, u32, signed = _part(kernel_bytes.i64), _part(kernel_bytes.u32), _part(kernel_bytes.signed)
+    little = _part(kernel_bytes.u32_little)
+    readers: dict[str, Callable[..., Any]] = {
+        ">B": part(lambda data, at: data[at] * 1),
+        ">I": u32,
+        ">i": part(lambda data, at: signed(u32(data, at))),
+        ">q": i64,
+        ">Q": part(lambda data, at: uint64(i64(data, at))),
+        "<i": part(lambda data, at: signed(little(data, at))),
+    }
+    unpack: Callable[..., Any] = part(lambda data, at: ())  # noqa: ARG005
+    for field in [form[0] + letter for letter in reversed(form[1:])]:
+        unpack = _preceded(readers[field], Struct(field).size, unpack)
+    return unpack
+
+
+def _preceded(read: Any, size: int, rest: Any) -> Any:
+    """Return what reads one field, of ``size`` bytes, and then the rest."""
+    from numba import njit
+
+    return njit(**_PART_OPTIONS)(lambda data, at: (read(data, at), *rest(data, at + size)))
 
 
 def _contents(function: FunctionType) -> Iterator[object]:
@@ -101,7 +155,7 @@ def _contents(function: FunctionType) -> Iterator[object]:
         if isinstance(value, FunctionType):
             yield from _contents(value)
         else:
-            yield value
+            yield value.__self__.format if _is_unpacking(value) else value
 
 
 def _check_cache(function: Any, kernel: Any) -> None:

@@ -22,10 +22,8 @@ from penstock.families import arrow
 from penstock.families.tables import ReadOptions
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.families.taskflux.tables.scan import Builder
-from penstock.formats.kernel import compiled
-from penstock.formats.taskflux.deltas import delta_kernel
-from penstock.formats.taskflux.entries import ChangeColumns, EntryColumns
-from penstock.formats.taskflux.generation import Contents, Generation
+from penstock.formats.taskflux.entries import EntryColumns, decode_changes
+from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import PieceColumns
 from penstock.protocol.version2 import Entries
@@ -226,9 +224,6 @@ def _columns(page: Entries, count: int, layout: LogLayout) -> Batch:
     # Records would begin before their payloads; the headers themselves are not there.
     offset = ends - length - header
     status = np.zeros(count, dtype=np.int64)
-    rows = np.empty((7, count), dtype=np.int64)
-    by_id = layout.contents is Contents.DELTAS_BY_ID
-    compiled(delta_kernel)(data, offset, header, length, status, by_id, rows)
     pieces = PieceColumns(
         offset=offset,
         size=length + header,
@@ -236,13 +231,5 @@ def _columns(page: Entries, count: int, layout: LogLayout) -> Batch:
         term=np.array(page.terms[:count], dtype=np.int64),
         length=length,
     )
-    changes = ChangeColumns(
-        op=rows[0],
-        queue_offset=rows[1],
-        queue_size=rows[2],
-        key=rows[3],
-        task_id=rows[6].view(np.uint64),
-        payload_offset=rows[4],
-        payload_size=rows[5],
-    )
-    return Batch(0, data, EntryColumns(pieces=pieces, changes=changes))
+    entries = EntryColumns(pieces=pieces, changes=decode_changes(data, layout, pieces))
+    return Batch(0, data, entries)

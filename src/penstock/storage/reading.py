@@ -203,7 +203,7 @@ def scan_file_columns(
         raw = file.read(base, min(window, size - base))
         size = size_now(raw, base, window, size)
         data = np.frombuffer(raw, dtype=np.uint8)
-        batches = scan_entries(data, layout, start=0, stop=stop - base, term=term, size=size - base)
+        batches = scan_entries(raw, layout, start=0, stop=stop - base, term=term, size=size - base)
         position = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Entries in columns say what the plain decoders say, row by row."""
+"""Entries in columns, compiled, say what the decoders say interpreted, row by row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadData
 from penstock.formats.taskflux.commands import decode_command, encode_command
-from penstock.formats.taskflux.deltas import decode_delta, encode_delta
-from penstock.formats.taskflux.entries import BAD_OP, EntryColumns, scan_entries
+from penstock.formats.taskflux.deltas import BAD_OP, decode_delta, encode_delta
+from penstock.formats.taskflux.entries import EntryColumns, scan_entries
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.model import (
@@ -56,7 +56,6 @@ pytestmark = pytest.mark.usefixtures("warm_kernels")
 
 DELTA_LAYOUTS = (LogLayout.ONE_C, LogLayout.TWO, LogLayout.THREE)
 COMMAND_LAYOUTS = (LogLayout.ONE_A, LogLayout.ONE_B)
-each_mode = pytest.mark.parametrize("interpreted", [False, True], ids=["compiled", "interpreted"])
 
 
 class Said(NamedTuple):
@@ -133,9 +132,9 @@ def _said_by_command(command: Command) -> Said:
             return Said(ord(ops[type(command)]), command.queue.encode())
 
 
-def check(data: bytes, layout: LogLayout, *, batch_rows: int, interpreted: bool) -> None:
+def check(data: bytes, layout: LogLayout, *, batch_rows: int) -> None:
     """Compare the columns of a log with the plain scan and the plain decoders."""
-    batches, end = entries_of(data, layout, batch_rows=batch_rows, interpreted=interpreted)
+    batches, end = entries_of(data, layout, batch_rows=batch_rows)
     rows = [row for batch in batches for row in rows_of(batch.pieces)]
     assert (rows, end) == scanned(data, layout)
     expected = [
@@ -150,12 +149,9 @@ def check(data: bytes, layout: LogLayout, *, batch_rows: int, interpreted: bool)
 # --- the columns ---------------------------------------------------------------------------------
 
 
-@each_mode
 @pytest.mark.parametrize("vector", LOGS, ids=lambda vector: vector.name)
-def test_columns_of_golden_logs_say_what_the_decoders_say(
-    vector: LogVector, interpreted: bool
-) -> None:
-    check(vector.data, vector.layout, batch_rows=65_536, interpreted=interpreted)
+def test_columns_of_golden_logs_say_what_the_decoders_say(vector: LogVector) -> None:
+    check(vector.data, vector.layout, batch_rows=65_536)
 
 
 def test_columns_of_a_golden_log_are_known() -> None:
@@ -177,21 +173,19 @@ def test_columns_of_a_golden_log_are_known() -> None:
     assert len(batch) == 3
 
 
-@each_mode
 @pytest.mark.parametrize("layout", DELTA_LAYOUTS, ids=lambda layout: layout.variant)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_deltas_say_what_the_decoder_says(
-    layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int
+    layout: LogLayout, data: st.DataObject, batch_rows: int
 ) -> None:
     log = data.draw(delta_logs(layout))
-    check(log.data, layout, batch_rows=batch_rows, interpreted=interpreted)
+    check(log.data, layout, batch_rows=batch_rows)
 
 
-@each_mode
 @pytest.mark.parametrize("layout", COMMAND_LAYOUTS, ids=lambda layout: layout.variant)
 @given(data=st.data(), batch_rows=st.sampled_from([1, 2, 3, 65_536]))
 def test_columns_of_commands_say_what_the_decoder_says(
-    layout: LogLayout, interpreted: bool, data: st.DataObject, batch_rows: int
+    layout: LogLayout, data: st.DataObject, batch_rows: int
 ) -> None:
     whole = commands.map(encode_command)
     bent = st.tuples(whole, st.integers(0, 40), st.integers(0, 255)).map(
@@ -199,7 +193,7 @@ def test_columns_of_commands_say_what_the_decoder_says(
     )
     contents = data.draw(st.lists(st.just(b"") | whole | bent | payloads(), max_size=6))
     log = Log(layout=layout, commit=-1, records=[(1, p) for p in contents], tail=b"")
-    check(log.data, layout, batch_rows=batch_rows, interpreted=interpreted)
+    check(log.data, layout, batch_rows=batch_rows)
 
 
 def _seeded_payload(random: Random, layout: LogLayout) -> bytes:
@@ -254,9 +248,7 @@ def test_columns_of_bent_payloads_say_what_the_decoders_say(layout: LogLayout, s
     random = Random(seed)
     records = [(1, _seeded_payload(random, layout)) for _ in range(2000)]
     data = Log(layout=layout, commit=-1, records=records, tail=b"").data
-    check(data, layout, batch_rows=1000, interpreted=False)
-    few = Log(layout=layout, commit=-1, records=records[:500], tail=b"").data
-    check(few, layout, batch_rows=100, interpreted=True)
+    check(data, layout, batch_rows=1000)
     kinds = {said_by_decoder(payload, layout.contents).op for _, payload in records}
     assert len(kinds) >= 6  # the seed gave every kind, and bad ones, and empty ones
 
@@ -270,37 +262,34 @@ def test_columns_of_a_damaged_log_say_what_the_decoders_say(layout: LogLayout, s
     tail = bytes(16) if layout.is_marked else b""
     data = Log(layout=layout, commit=-1, records=records, tail=tail).data
     data = random_damage(random, data, start=layout.header_size)
-    check(data, layout, batch_rows=random.choice((1, 2, 3, 65_536)), interpreted=False)
+    check(data, layout, batch_rows=random.choice((1, 2, 3, 65_536)))
 
 
 # --- edges ---------------------------------------------------------------------------------------
 
 
-@each_mode
 @pytest.mark.parametrize("layout", LogLayout, ids=lambda layout: layout.variant)
-def test_a_payload_cut_anywhere_is_bad_in_columns_too(layout: LogLayout, interpreted: bool) -> None:
+def test_a_payload_cut_anywhere_is_bad_in_columns_too(layout: LogLayout) -> None:
     """An add cut 11 bytes behind its name once came out whole, with a payload of -1 bytes."""
     golden = [data for _, data in COMMANDS] + [data for _, data, _ in DELTAS]
     parts = [data[:size] for data in golden for size in range(1, len(data))]
     data = Log(layout=layout, commit=-1, records=[(1, part) for part in parts], tail=b"").data
-    check(data, layout, batch_rows=65_536, interpreted=interpreted)
-    (batch,), _ = entries_of(data, layout, interpreted=interpreted)
+    check(data, layout, batch_rows=65_536)
+    (batch,), _ = entries_of(data, layout)
     assert min(batch.changes.payload_size.tolist()) == 0
 
 
-@each_mode
 @pytest.mark.parametrize("task_id", [0, 1, 2**63 - 1, 2**63, UINT64_MAX])
-def test_ids_of_64_bits_come_through(task_id: int, interpreted: bool) -> None:
+def test_ids_of_64_bits_come_through(task_id: int) -> None:
     payload = encode_delta(RemoveTask(queue=QueueName("q"), id=TaskId(task_id)))
     data = Log(layout=LogLayout.THREE, commit=-1, records=[(1, payload)], tail=b"").data
-    (batch,), _ = entries_of(data, LogLayout.THREE, interpreted=interpreted)
+    (batch,), _ = entries_of(data, LogLayout.THREE)
     assert batch.changes.task_id.tolist() == [task_id]
     assert batch.changes.key.tolist() == [0]
 
 
-@each_mode
 @pytest.mark.parametrize("key", [INT64_MIN, INT64_MIN + 1, -(2**32), -1, 0, 2**32, INT64_MAX])
-def test_keys_of_64_bits_come_through(key: int, interpreted: bool) -> None:
+def test_keys_of_64_bits_come_through(key: int) -> None:
     for layout in LogLayout:
         queue = QueueName("q")
         payload = (
@@ -309,23 +298,20 @@ def test_keys_of_64_bits_come_through(key: int, interpreted: bool) -> None:
             else encode_delta(AddTask(queue=queue, key=key, payload=b"x"))
         )
         data = Log(layout=layout, commit=-1, records=[(1, payload)], tail=b"").data
-        (batch,), _ = entries_of(data, layout, interpreted=interpreted)
+        (batch,), _ = entries_of(data, layout)
         assert batch.changes.key.tolist() == [key]
 
 
-@each_mode
 @pytest.mark.parametrize(
     ("lowest", "highest"),
     [(0, 0), (1, 0), (-1, 0), (0, -1), (INT64_MIN, INT64_MAX), (INT64_MAX, INT64_MIN), (255, 256)],
 )
-def test_a_key_range_is_compared_with_its_sign(
-    lowest: int, highest: int, interpreted: bool
-) -> None:
+def test_a_key_range_is_compared_with_its_sign(lowest: int, highest: int) -> None:
     policy = Policy(keys=KeyRange(lowest=0, highest=0))
     good = encode_delta(CreateQueue(queue=QueueName("q"), policy=policy))
     ends = lowest.to_bytes(8, "big", signed=True) + highest.to_bytes(8, "big", signed=True)
     data = Log(layout=LogLayout.TWO, commit=-1, records=[(1, good[:-16] + ends)], tail=b"").data
-    (batch,), _ = entries_of(data, LogLayout.TWO, interpreted=interpreted)
+    (batch,), _ = entries_of(data, LogLayout.TWO)
     assert batch.changes.op.tolist() == [ord("C") if lowest <= highest else BAD_OP]
 
 

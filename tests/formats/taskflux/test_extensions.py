@@ -215,25 +215,25 @@ def test_a_body_of_any_bytes_is_an_extension_or_bad_data(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    "body",
     [
-        ("", "index out of range"),
-        ("09", "unknown kind 9"),
-        ("01 00 00 00 00 02 00 00 00 00 00 00 00 01", "speaks of no entries"),
-        ("01 00 00 00 01 10", "unknown flags 16"),
-        ("01 00 00 00 01 01 FF FF FF FF FF FF FF FF", "before 1970"),
-        ("01 00 00 00 02 08" + 16 * "00" + "00 00 00 00 00 00 00 00 00 00 00 01", "more tasks"),
-        ("02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00", "options"),
-        ("02 05 26 5C 01 00 00 00 00 00 00 00 00 00 00 00 00", "options"),
-        ("02 00 00 00 01 80 00 00 00 00 00 00 00 00 00 00 00", "options"),
-        ("03 00 00 00 00 00 00 00 01 FF FF FF FF FF FF FF FE 00 00 00 00 00 00 00 01", "1970"),
-        ("03 00 00 00 00 00 00 00 01 FF FF FF FF FF FF FF FF", "not whole"),
-        ("04 00 00 00 00 00 00 00 00", "id 0"),
-        ("04 00", "not whole"),
+        "",
+        "09",
+        "01 00 00 00 00 02 00 00 00 00 00 00 00 01",
+        "01 00 00 00 01 10",
+        "01 00 00 00 01 01 FF FF FF FF FF FF FF FF",
+        "01 00 00 00 02 08" + 16 * "00" + "00 00 00 00 00 00 00 00 00 00 00 01",
+        "02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00",
+        "02 05 26 5C 01 00 00 00 00 00 00 00 00 00 00 00 00",
+        "02 00 00 00 01 80 00 00 00 00 00 00 00 00 00 00 00",
+        "03 00 00 00 00 00 00 00 01 FF FF FF FF FF FF FF FE 00 00 00 00 00 00 00 01",
+        "03 00 00 00 00 00 00 00 01 FF FF FF FF FF FF FF FF",
+        "04 00 00 00 00 00 00 00 00",
+        "04 00",
     ],
 )
-def test_what_can_not_be_is_refused(body: str, reason: str) -> None:
-    with pytest.raises(CorruptData, match=reason):
+def test_what_can_not_be_is_refused(body: str) -> None:
+    with pytest.raises(CorruptData):
         decoded(entry(bytes.fromhex(body)))
 
 

@@ -30,7 +30,7 @@ from penstock.formats.taskflux.log import (
     encode_record,
     walk,
 )
-from penstock.formats.taskflux.log_scan import find_boundary, find_record
+from penstock.formats.taskflux.log_scan import find_record
 from penstock.formats.taskflux.metadata import decode_metadata
 from penstock.formats.taskflux.snapshot import SnapshotLayout
 from penstock.formats.taskflux.sync_point import decode_sync_point
@@ -60,8 +60,6 @@ def read_log(data: bytes) -> None:
         entries_of(data, layout)
         if layout.is_marked:
             find_record(data, layout, start, len(data))
-            for low in (start, start + 1):
-                find_boundary(data, layout, at=max(start, len(data) // 2), low=low)
 
 
 def read_log_header(data: bytes) -> None:

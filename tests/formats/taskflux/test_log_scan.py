@@ -1,4 +1,4 @@
-"""Scanning behind damage: the rules, and that the bulk scanner follows them like the plain one."""
+"""Scanning behind damage: the rules, and that a compiled scan gives the pieces of an interpreted one."""
 
 from __future__ import annotations
 
@@ -140,9 +140,7 @@ def test_a_scan_of_a_damaged_log_yields_what_the_page_says(
     """docs/formats/log.md, "Scanning": the table of damage to the example, and more of its kind."""
     data = change(LOG_2)
     assert scanned(data, LogLayout.TWO) == (expected, len(data))
-    for interpreted in (False, True):
-        found = scanned_in_columns(data, LogLayout.TWO, interpreted=interpreted)
-        assert found == (expected, len(data))
+    assert scanned_in_columns(data, LogLayout.TWO) == (expected, len(data))
 
 
 @each_marked
@@ -275,7 +273,6 @@ def test_a_record_too_large_to_be_true_is_not_waited_for(layout: LogLayout) -> N
     ]
     assert position == len(data)
     assert scanned_in_columns(data, layout, size=size) == (rows, position)
-    assert scanned_in_columns(data, layout, size=size, interpreted=True) == (rows, position)
 
 
 # --- the bulk scanner ----------------------------------------------------------------------------
@@ -291,7 +288,6 @@ def test_columns_equal_pieces_on_a_damaged_log(
     data = random_damage(random, data, start=layout.header_size)
     expected = scanned(data, layout)
     assert scanned_in_columns(data, layout, batch_rows=batch_rows) == expected
-    assert scanned_in_columns(data, layout, batch_rows=batch_rows, interpreted=True) == expected
 
 
 @each_layout
@@ -317,9 +313,7 @@ def test_columns_equal_pieces_in_a_window_of_the_file(
     end = random.randint(layout.header_size, max(len(data), layout.header_size))
     window, size = data[:end], len(data) + beyond
     expected = scanned(window, layout, size=size)
-    for interpreted in (False, True):
-        found = scanned_in_columns(window, layout, size=size, interpreted=interpreted)
-        assert found == expected
+    assert scanned_in_columns(window, layout, size=size) == expected
 
 
 @each_marked
@@ -335,7 +329,6 @@ def test_a_record_without_a_term_behind_a_bad_one_is_judged_without_more_data(
     expected = scanned(data, layout, size=1000)
     assert [row[2] for row in expected[0]] == [Status.BAD_CHECKSUM, Status.OK, Status.OK]
     assert scanned_in_columns(data, layout, size=1000) == expected
-    assert scanned_in_columns(data, layout, size=1000, interpreted=True) == expected
 
 
 @each_layout
@@ -353,17 +346,10 @@ def test_columns_equal_pieces_from_every_boundary_to_any_stop(
         stop = random.randint(0, len(data) + 4)
         term = random.choice((0, 1, 3, 9))
         expected = scanned(data, layout, start=start, stop=stop, term=term)
-        for interpreted in (False, True):
-            found = scanned_in_columns(
-                data,
-                layout,
-                start=start,
-                stop=stop,
-                term=term,
-                batch_rows=batch_rows,
-                interpreted=interpreted,
-            )
-            assert found == expected
+        found = scanned_in_columns(
+            data, layout, start=start, stop=stop, term=term, batch_rows=batch_rows
+        )
+        assert found == expected
 
 
 @each_layout
@@ -410,16 +396,16 @@ def test_the_bulk_scanner_takes_checksums_of_every_size(size: int) -> None:
     """It goes 8 bytes at a step, so what is left over after the last step matters."""
     payload = bytes(i * 37 % 251 for i in range(size))
     data = encode_header(LogLayout.THREE) + encode_record(LogLayout.THREE, term=1, payload=payload)
-    for interpreted in (False, True):
-        rows, _ = scanned_in_columns(data, LogLayout.THREE, interpreted=interpreted)
+    for scanner in (scanned, scanned_in_columns):
+        rows, _ = scanner(data, LogLayout.THREE)
         assert rows == [(8, 20 + size, Status.OK, 1, size)]
 
 
 @pytest.mark.parametrize("term", [1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1])
 def test_terms_of_64_bits_come_through_the_bulk_scanner(term: int) -> None:
     data = encode_header(LogLayout.THREE) + encode_record(LogLayout.THREE, term=term, payload=b"")
-    for interpreted in (False, True):
-        rows, _ = scanned_in_columns(data, LogLayout.THREE, interpreted=interpreted)
+    for scanner in (scanned, scanned_in_columns):
+        rows, _ = scanner(data, LogLayout.THREE)
         assert rows == [(8, 20, Status.OK, term, 0)]
 
 

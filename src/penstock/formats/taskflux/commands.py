@@ -6,26 +6,25 @@ in files whose framing is little-endian.
 
 from __future__ import annotations
 
-from typing import Any, Final, assert_never
+from typing import Any, Final, NoReturn, assert_never
 
 from penstock.binary import (
     INT64,
     UINT32,
     Bytes,
     Reader,
+    decode_queue_name,
     encode_buffer,
     encode_queue_name,
 )
-from penstock.errors import BadData, CorruptData
-from penstock.formats.kernel_bytes import emit
+from penstock.errors import BadData, CorruptData, InvalidQueueName
 from penstock.formats.taskflux.deltas import (
+    BAD_OP,
     BAD_ROW,
-    EMPTY_ROW,
     change_row,
     decode_policy,
     encode_policy,
     is_policy,
-    name_end,
     task_row,
 )
 from penstock.model import (
@@ -54,33 +53,47 @@ LIMIT_SIZE: Final = 4
 
 def decode_command(data: Bytes) -> Command:
     """Return the command that ``data`` holds, all of it. Raises ``BadData``."""
-    reader = Reader(data)
-    command = _decode(reader)
-    reader.finish("a command")
-    return command
-
-
-def _decode(reader: Reader) -> Command:
-    kind = reader.byte("a command")
+    kind, at, name_size, key, start, size, _ = command_row(data, 0, len(data))
+    if kind == BAD_OP:
+        _explain(data)
     if kind == LIST:
         return ListQueues()
-    if kind not in (ENQUEUE, DEQUEUE, COUNT, CREATE, DELETE):
-        raise CorruptData(
-            "unknown command", offset=0, expected="45, 44, 43, 51, 52 or 4C", found=f"{kind:02X}"
-        )
-    queue = reader.queue_name()
+    try:
+        queue = decode_queue_name(bytes(data[at : at + name_size]))
+    except InvalidQueueName as error:
+        raise CorruptData(str(error), offset=1) from None
     if kind == ENQUEUE:
-        return Enqueue(queue=queue, key=reader.int64("a key"), payload=reader.buffer("a payload"))
+        return Enqueue(queue=queue, key=key, payload=bytes(data[start : start + size]))
     if kind == DEQUEUE:
         return Dequeue(queue=queue)
     if kind == COUNT:
         return CountTasks(queue=queue)
-    if kind == CREATE and reader.remaining != LIMIT_SIZE:
+    if kind == DELETE:
+        return DeleteCommand(queue=queue)
+    reader = Reader(data, at + name_size)
+    if reader.remaining != LIMIT_SIZE:
         return CreateWithPolicy(queue=queue, policy=decode_policy(reader))
-    if kind == CREATE:
-        # 0 means unlimited in this generation; None says so everywhere else.
-        return CreateCommand(queue=queue, size_max=reader.uint32("a size limit") or None)
-    return DeleteCommand(queue=queue)
+    # 0 means unlimited in this generation; None says so everywhere else.
+    return CreateCommand(queue=queue, size_max=reader.uint32("a size limit") or None)
+
+
+def _explain(data: Bytes) -> NoReturn:
+    """Raise what is wrong with bytes that are no command."""
+    reader = Reader(data)
+    kind = reader.byte("a command")
+    if kind not in (ENQUEUE, DEQUEUE, COUNT, CREATE, DELETE, LIST):
+        raise CorruptData(
+            "unknown command", offset=0, expected="45, 44, 43, 51, 52 or 4C", found=f"{kind:02X}"
+        )
+    if kind != LIST:
+        reader.queue_name()
+    if kind == ENQUEUE:
+        reader.int64("a key")
+        reader.buffer("a payload")
+    elif kind == CREATE and reader.remaining != LIMIT_SIZE:
+        decode_policy(reader)
+    reader.finish("a command")
+    raise AssertionError("the bytes are a command")
 
 
 def encode_command(command: Command) -> bytes:
@@ -120,43 +133,16 @@ def is_command(data: Bytes) -> bool:
     return True
 
 
-# --- in columns ----------------------------------------------------------------------------------
-
-
-def command_kernel(
-    data: Any,
-    offset: Any,
-    header_size: Any,
-    length: Any,
-    status: Any,
-    by_id: Any,  # noqa: ARG001 - both kernels are called alike
-    rows: Any,
-) -> None:
-    """Decode a command per row as ``decode_command`` does; see ``entries.ChangeColumns`` for the rows.
-
-    A row of bad status or without bytes gets 0; one whose bytes are no command gets BAD_OP.
-    """
-    for row in range(len(offset)):
-        start = offset[row] + header_size
-        if status[row] != 0 or length[row] == 0:
-            emit(rows, row, EMPTY_ROW)
-        else:
-            emit(rows, row, _command_row(data, start, start + length[row]))
-
-
-def _command_row(data: Any, start: Any, end: Any) -> Any:
-    """Return the row of the command in ``data[start:end]``."""
+def command_row(data: Any, start: Any, end: Any) -> Any:
+    """Return the row of the command in ``data[start:end]``, as ``deltas.delta_row`` does."""
+    if end - start < 2:
+        return _LIST_ROW if end > start and data[start] == LIST else BAD_ROW
     op = data[start]
-    if op == LIST:
-        return _LIST_ROW if end - start == 1 else BAD_ROW
-    body = name_end(data, start, end)
-    left = end - body
-    if body < 0:
-        return BAD_ROW
+    body = start + 2 + data[start + 1]
     if op == ENQUEUE:
         return task_row(data, start, body, end)
     is_bare = op == DEQUEUE or op == COUNT or op == DELETE
-    is_creation = op == CREATE and (left == LIMIT_SIZE or is_policy(data, body, left))
-    if is_creation or (is_bare and left == 0):
+    is_creation = op == CREATE and (end - body == LIMIT_SIZE or is_policy(data, body, end - body))
+    if is_creation or (is_bare and body == end):
         return change_row(data, start, body, 0)
     return BAD_ROW

@@ -1,8 +1,8 @@
 """Deltas: the payloads of log records in generations 1c, 2 and 3 (docs/formats/deltas.md).
 
-A delta is one change of state, applied without deciding anything. ``decode_change`` is the one
-decoder; it yields a tuple because building a value per entry dominates recovery of a large log.
-``decode_delta`` makes the value of it.
+A delta is one change of state, applied without deciding anything. ``delta_row`` is the one decoder, interpreted and
+compiled. ``decode_change`` makes a tuple of it, because building a value per entry dominates recovery of a large
+log, and ``decode_delta`` the value.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from penstock.binary import (
     encode_queue_name,
 )
 from penstock.errors import BadData, CorruptData, InvalidQueueName, InvalidValue, TruncatedData
-from penstock.formats.kernel_bytes import emit, i64, signed, u32
 from penstock.formats.taskflux.generation import Contents
 from penstock.model import (
     INT32_MAX,
+    UINT64_MAX,
     AddTask,
     CreateQueue,
     DeleteQueue,
@@ -45,11 +45,15 @@ ADD: Final = 0x41  # 'A'
 REMOVE: Final = 0x52  # 'R'
 PAGED: Final = int(Implementation.PAGED)
 
-LIMITS: Final = Struct(">iii")
 KEY_AND_SIZE: Final = Struct(">qi")
 KEY_RANGE: Final = Struct(">qq")
 
 _unpack_key_and_size = KEY_AND_SIZE.unpack_from
+_unpack_key_range = KEY_RANGE.unpack_from
+_unpack_id = Struct(">q").unpack_from
+_unpack_policy = Struct(
+    ">iiiB"
+).unpack_from  # the implementation, two limits, whether a key range follows
 _pack_key_and_size = KEY_AND_SIZE.pack
 _KEY_AND_SIZE_SIZE: Final = KEY_AND_SIZE.size
 
@@ -59,43 +63,54 @@ Change = tuple[int, QueueName, Any, Any]
 
 def decode_change(data: Bytes, offset: int, end: int, *, by_id: bool) -> Change:
     """Return the delta in ``data[offset:end]`` as a tuple. Raises ``BadData``."""
-    if end - offset < 2:
-        raise TruncatedData("the bytes end inside a delta", offset=offset)
-    kind = data[offset]
-    body = offset + 2 + data[offset + 1]
-    if body > end:
-        raise TruncatedData("the bytes end inside a queue name", offset=offset + 1)
+    kind, at, name_size, key, start, size, task_id = delta_row(data, offset, end, by_id)
+    if kind == BAD_OP:
+        raise _explained(data, offset, end, by_id=by_id)
     try:
-        queue = decode_queue_name(bytes(data[offset + 2 : body]))
+        queue = decode_queue_name(bytes(data[at : at + name_size]))
     except InvalidQueueName as error:
         raise CorruptData(str(error), offset=offset + 1) from None
-    if kind == ADD or (kind == REMOVE and not by_id):
-        start = body + _KEY_AND_SIZE_SIZE
-        if start > end:
-            raise TruncatedData("the bytes end inside key and length", offset=body)
-        key, size = _unpack_key_and_size(data, body)
-        if start + size != end:
-            raise CorruptData(
-                "the payload's length does not fit the delta",
-                offset=body + 8,
-                expected=str(end - start),
-                found=str(size),
-            )
-        return kind, queue, key, bytes(data[start:end])
+    if start:
+        return kind, queue, key, bytes(data[start : start + size])
     if kind == REMOVE:
-        if end - body != UINT64.size:
-            raise CorruptData("a removal by id has 8 bytes after the name", offset=body)
-        return kind, queue, UINT64.unpack_from(data, body)[0], None
-    if kind == DELETE:
-        if body != end:
-            raise CorruptData("bytes left over after a delta", offset=body)
-        return kind, queue, None, None
+        return kind, queue, task_id & UINT64_MAX, None
     if kind == CREATE:
-        reader = Reader(data, body, end)
-        policy = decode_policy(reader)
-        reader.finish("a delta")
-        return kind, queue, policy, None
-    raise CorruptData(
+        return kind, queue, decode_policy(Reader(data, at + name_size, end)), None
+    return kind, queue, None, None
+
+
+def _explained(data: Bytes, offset: int, end: int, *, by_id: bool) -> BadData:
+    """Return what is wrong with bytes that are no delta."""
+    if end - offset < 2:
+        return TruncatedData("the bytes end inside a delta", offset=offset)
+    kind, body = data[offset], offset + 2 + data[offset + 1]
+    if body > end:
+        return TruncatedData("the bytes end inside a queue name", offset=offset + 1)
+    try:
+        decode_queue_name(bytes(data[offset + 2 : body]))
+        if kind == CREATE:
+            reader = Reader(data, body, end)
+            decode_policy(reader)
+            reader.finish("a delta")
+    except InvalidQueueName as error:
+        return CorruptData(str(error), offset=offset + 1)
+    except BadData as error:
+        return error
+    if kind == ADD or (kind == REMOVE and not by_id):
+        start = body + KEY_AND_SIZE.size
+        if start > end:
+            return TruncatedData("the bytes end inside key and length", offset=body)
+        return CorruptData(
+            "the payload's length does not fit the delta",
+            offset=body + 8,
+            expected=str(end - start),
+            found=str(KEY_AND_SIZE.unpack_from(data, body)[1]),
+        )
+    if kind == REMOVE:
+        return CorruptData("a removal by id has 8 bytes after the name", offset=body)
+    if kind == DELETE:
+        return CorruptData("bytes left over after a delta", offset=body)
+    return CorruptData(
         "unknown delta", offset=offset, expected="43, 44, 41 or 52", found=f"{kind:02X}"
     )
 
@@ -291,64 +306,43 @@ def is_delta(data: Bytes, contents: Contents) -> bool:
     return True
 
 
-# --- in columns ----------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
+#
+# A row says what a delta or command is without making a value of it: the type byte, offset and size of the queue's
+# name, the key, offset and size of the payload, the id of a removal by id; 0 where nothing applies. ``decode_change``
+# calls these functions one by one, ``entries`` compiles them and calls them for many.
 
 
-BAD_ROW: Final = (0xFF, 0, 0, 0, 0, 0, 0)  # no delta or command
-EMPTY_ROW: Final = (0, 0, 0, 0, 0, 0, 0)
+BAD_OP: Final = 0xFF
+"""The op of bytes that are no delta or command."""
+
+BAD_ROW: Final = (BAD_OP, 0, 0, 0, 0, 0, 0)
 
 
-def delta_kernel(
-    data: Any, offset: Any, header_size: Any, length: Any, status: Any, by_id: Any, rows: Any
-) -> None:  # fmt: skip
-    """Decode a delta per row as ``decode_change`` does; see ``entries.ChangeColumns`` for the rows.
-
-    A row of bad status or without bytes gets 0; one whose bytes are no delta gets BAD_OP.
-    """
-    for row in range(len(offset)):
-        start = offset[row] + header_size
-        if status[row] != 0 or length[row] == 0:
-            emit(rows, row, EMPTY_ROW)
-        else:
-            emit(rows, row, _delta_row(data, start, start + length[row], by_id))
-
-
-def _delta_row(data: Any, start: Any, end: Any, by_id: Any) -> Any:
-    """Return the row of the delta in ``data[start:end]``."""
-    op = data[start]
-    body = name_end(data, start, end)
-    left = end - body
-    if body < 0:
+def delta_row(data: Any, start: Any, end: Any, by_id: Any) -> Any:
+    """Return the row of the delta in ``data[start:end]``, whose name may still be one that no queue has."""
+    if end - start < 2:
         return BAD_ROW
+    op = data[start]
+    body = start + 2 + data[start + 1]
     if op == ADD or (op == REMOVE and not by_id):
         return task_row(data, start, body, end)
-    if op == REMOVE and left == 8:
-        return change_row(data, start, body, i64(data, body))
-    if (op == DELETE and left == 0) or (op == CREATE and is_policy(data, body, left)):
+    if op == REMOVE and end - body == 8:
+        return change_row(data, start, body, _unpack_id(data, body)[0])
+    if (op == DELETE and body == end) or (op == CREATE and is_policy(data, body, end - body)):
         return change_row(data, start, body, 0)
     return BAD_ROW
 
 
-def name_end(data: Any, start: Any, end: Any) -> Any:
-    """Return where the queue name behind the type of a change ends, or -1 if there is none before ``end``."""
-    if end - start < 2:
-        return -1
-    body = start + 2 + data[start + 1]
-    if body > end:
-        return -1
-    good = True
-    for i in range(start + 2, body):
-        if data[i] < 33 or data[i] > 126:
-            good = False
-    return body if good else -1
-
-
 def task_row(data: Any, start: Any, body: Any, end: Any) -> Any:
     """Return the row of a change that has a key, the size of a payload and the payload from ``body`` on."""
-    left = end - body
-    if left < 12 or u32(data, body + 8) != left - 12:
+    payload = body + 12
+    if payload > end:
         return BAD_ROW
-    return data[start] * 1, start + 2, body - start - 2, i64(data, body), body + 12, left - 12, 0
+    key, size = _unpack_key_and_size(data, body)
+    if payload + size != end:
+        return BAD_ROW
+    return data[start] * 1, start + 2, body - start - 2, key, payload, size, 0
 
 
 def change_row(data: Any, start: Any, body: Any, task_id: Any) -> Any:
@@ -360,12 +354,10 @@ def is_policy(data: Any, body: Any, size: Any) -> Any:
     """Return whether the ``size`` bytes from ``body`` on are what ``decode_policy`` takes."""
     if size != 13 and size != 29:
         return False
-    kind = u32(data, body)
-    is_ranged = data[body + 12] != 0
-    if kind != 1 and kind != PAGED and not (kind == 2 and is_ranged):
+    kind, size_max, payload_size_max, is_ranged = _unpack_policy(data, body)
+    if kind != 1 and kind != PAGED and not (kind == 2 and is_ranged != 0):
         return False
-    if signed(u32(data, body + 4)) < -1 or signed(u32(data, body + 8)) < -1:
+    if size_max < -1 or payload_size_max < -1 or (size == 29) != (is_ranged != 0):
         return False
-    if not is_ranged:
-        return size == 13
-    return size == 29 and i64(data, body + 13) <= i64(data, body + 21)
+    lowest, highest = _unpack_key_range(data, body + 13) if size == 29 else (0, 0)
+    return lowest <= highest

@@ -1,19 +1,20 @@
 """Entries in columns: the records of a log together with what their payloads say.
 
-Joins the two bulk decoders, ``log_scan`` for the framing and ``deltas`` or ``commands`` for the
-payloads, so that one call turns a buffer into columns ready for Arrow.
+Compiles the decoders, ``log_scan`` for the framing and ``deltas`` or ``commands`` for the payloads, so that one call
+turns a buffer into columns ready for Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
-from penstock.formats.taskflux.commands import command_kernel
-from penstock.formats.taskflux.deltas import BAD_ROW, delta_kernel
+from penstock.formats.kernel_bytes import emit
+from penstock.formats.taskflux.commands import command_row
+from penstock.formats.taskflux.deltas import BAD_ROW, delta_row
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import Piece, PieceColumns, scan_columns
@@ -21,9 +22,6 @@ from penstock.formats.taskflux.log_scan import Piece, PieceColumns, scan_columns
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-BAD_OP: Final = BAD_ROW[0]
-"""The op of a whole record whose payload is no delta or command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +69,6 @@ def scan_entries(
     term: int = 0,
     size: int | None = None,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[EntryColumns, None, int]:
     """Yield the entries that begin in ``[start, stop)`` in batches of columns; see ``scan_columns``."""
     with bulk():
@@ -79,22 +76,20 @@ def scan_entries(
 
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
     batches = scan_columns(
-        buffer,
+        data,
         layout,
         start=start,
         stop=stop,
         term=term,
         size=size,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
     while True:
         try:
             pieces = next(batches)
         except StopIteration as done:
             return int(done.value)
-        changes = _changes(buffer, layout, pieces, interpreted=interpreted)
-        yield EntryColumns(pieces=pieces, changes=changes)
+        yield EntryColumns(pieces=pieces, changes=decode_changes(buffer, layout, pieces))
 
 
 def lone_piece(piece: Piece) -> EntryColumns:
@@ -119,23 +114,20 @@ def lone_piece(piece: Piece) -> EntryColumns:
     return EntryColumns(pieces=pieces, changes=changes)
 
 
-def _changes(
-    buffer: NDArray[np.uint8], layout: LogLayout, pieces: PieceColumns, *, interpreted: bool
+def decode_changes(
+    buffer: NDArray[np.uint8], layout: LogLayout, pieces: PieceColumns
 ) -> ChangeColumns:
+    """Return what the payloads of records say."""
     import numpy as np
 
-    kernel: Callable[..., Any]
-    kernel = command_kernel if layout.contents is Contents.COMMANDS else delta_kernel
-    by_id = layout.contents is Contents.DELTAS_BY_ID
     rows = np.empty((7, len(pieces)), dtype=np.int64)
-    source: Any = bytes(buffer) if interpreted else buffer
-    (kernel if interpreted else compiled(kernel))(
-        source,
-        pieces.offset,
-        layout.record_header.size,
+    compiled(_change_kernel)(
+        buffer,
+        pieces.offset + layout.record_header.size,
         pieces.length,
         pieces.status,
-        by_id,
+        layout.contents is Contents.COMMANDS,
+        layout.contents is Contents.DELTAS_BY_ID,
         rows,
     )
     return ChangeColumns(
@@ -147,3 +139,34 @@ def _changes(
         payload_offset=rows[4],
         payload_size=rows[5],
     )
+
+
+_EMPTY_ROW: Final = (0, 0, 0, 0, 0, 0, 0)
+
+
+def _change_kernel(
+    data: Any, offset: Any, length: Any, status: Any, is_command: Any, by_id: Any, rows: Any
+) -> None:  # fmt: skip
+    """Decode a delta or command per row.
+
+    A row of bad status or without bytes gets 0; one whose bytes are no delta or command gets BAD_OP.
+    """
+    for row in range(len(offset)):
+        start, end = offset[row], offset[row] + length[row]
+        values = _EMPTY_ROW
+        if status[row] == 0 and length[row] > 0:
+            values = (
+                command_row(data, start, end) if is_command else delta_row(data, start, end, by_id)
+            )
+            if not _is_name(data, values[1], values[1] + values[2]):
+                values = BAD_ROW
+        emit(rows, row, values)
+
+
+def _is_name(data: Any, start: Any, stop: Any) -> Any:
+    """Return whether a queue can have the name in ``data[start:stop]``."""
+    good = True
+    for i in range(start, stop):
+        if data[i] < 33 or data[i] > 126:
+            good = False
+    return good

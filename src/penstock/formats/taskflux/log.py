@@ -10,14 +10,14 @@ what they can be: a known marker, a term from 1 on that does not fall, a length 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import repeat
 from struct import Struct, pack
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from penstock.binary import Bytes, checksum, checksum_of_one, hexadecimal
+from penstock.binary import CHECKSUM_START, Bytes, checksum_of_one, hexadecimal
 from penstock.errors import (
     CannotConvert,
     CorruptData,
@@ -25,6 +25,8 @@ from penstock.errors import (
     UnknownFormat,
     UnsupportedVersion,
 )
+from penstock.formats.kernel import compiled_as
+from penstock.formats.kernel_bytes import crc, crc_tables
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.model import INT32_MAX, INT64_MAX
 
@@ -40,6 +42,9 @@ COMMIT: Final = Struct(">i")
 
 SEGMENT_SUFFIX: Final = ".log"
 SEGMENT_DIGITS: Final = 19
+
+_WIDE: Final = 1  # a record header with terms of 64 bits
+_LITTLE: Final = 2  # a record header of little-endian integers
 
 
 class LogLayout(Enum):
@@ -68,6 +73,7 @@ class LogLayout(Enum):
         self.record_header = Struct(record_header)
         self.contents = contents
         self.is_marked = generation is not Generation.ONE
+        self.kind = {">4sqIi": _WIDE, "<ii": _LITTLE}.get(record_header, 0)  # to kernels
         self.term_max = INT64_MAX if generation is Generation.THREE else INT32_MAX
 
 
@@ -235,79 +241,136 @@ class Walk(NamedTuple):
     offsets: list[int]  # where each record starts
     terms: list[int]
     position: int  # where the next record would start
-    stop: Status | None  # None: the end marker, the end of the file, or more data is needed
+    stop: (
+        Status | None
+    )  # None: ``stop``, the end marker, the end of the file, or more data is needed
 
 
 def walk(
-    data: Bytes, layout: LogLayout, *, offset: int, end: int, term: int = 0, size: int | None = None
+    data: Bytes,
+    layout: LogLayout,
+    *,
+    offset: int,
+    end: int,
+    stop: int = INT64_MAX,
+    term: int = 0,
+    size: int | None = None,
 ) -> Walk:
-    """Check records from ``offset`` on, up to ``end``, and stop at the first that is not whole.
+    """Check records that begin in ``[offset, stop)``, and stop at the first that is not whole.
 
     ``term`` is that of the record before. ``end`` is where the data ends; ``size`` says where
     the file does, if that is later: then a record that runs past ``end`` is left for the next call.
     """
     size = end if size is None else size
-    if not layout.is_marked:
-        return _walk_unmarked(data, layout, offset, end, term, size)
-    offsets: list[int] = []
-    terms: list[int] = []
-    unpack, header_size = layout.record_header.unpack_from, layout.record_header.size
-    add_offset, add_term = offsets.append, terms.append
-    last_header = end - header_size
-    while offset <= last_header:
-        marker, found, stored, length = unpack(data, offset)
-        if marker != RECORD_MARKER:
-            stop = None if marker == END_MARKER else Status.BAD_MARKER
-            return Walk(offsets, terms, offset, stop)
+    room = max(0, end - offset) // layout.record_header.size + 1
+    offsets, terms = [0] * room, [0] * room
+    count, position, why = walk_kernel(layout)(
+        data, offset, stop, end, size, term, layout.kind, None, offsets, terms
+    )
+    del offsets[count:], terms[count:]
+    return Walk(offsets, terms, position, Status(why) if why >= 0 else None)
+
+
+def walk_kernel(layout: LogLayout) -> Callable[..., Any]:
+    """Return the kernel that walks over the records of a layout."""
+    return _walk_marked if layout.is_marked else _walk_plain
+
+
+# The kernels that ``walk`` runs interpreted, and ``log_scan`` compiled. Why they return: a status, or one of these.
+FULL: Final = -1  # no room for more, or the next record does not begin before ``stop``
+END: Final = -2  # the end marker, the end of the file, or more data is needed
+_BAD_CHECKSUM, _BAD_MARKER, _BAD_TERM, _FALLING, _BAD_LENGTH, _TORN = map(int, list(Status)[1:7])
+_MARKER: Final = int.from_bytes(RECORD_MARKER, "big")
+_POLYNOMIAL: Final = 0x104C11DB7  # of CRC-32/MPEG-2, highest bit first
+_unpack_header_2 = Struct(LogLayout.TWO.record_header.format.replace("4s", "I")).unpack_from
+_unpack_header_3 = Struct(LogLayout.THREE.record_header.format.replace("4s", "I")).unpack_from
+_unpack_big = LogLayout.ONE_B.record_header.unpack_from
+_unpack_little = LogLayout.ONE_A.record_header.unpack_from
+
+
+def checksum_tables() -> Any:
+    """Return what compiled kernels need to take a payload's checksum."""
+    return crc_tables(_POLYNOMIAL, is_reflected=False, interpreted=False)
+
+
+def _checksum_in_kernels(data: Any, start: Any, stop: Any, tables: Any) -> Any:
+    turned = crc(data, start, stop, CHECKSUM_START, tables)
+    low = (turned & 0xFF) << 24 | (turned & 0xFF00) << 8
+    return low | (turned >> 8) & 0xFF00 | (turned >> 24) & 0xFF
+
+
+@compiled_as(_checksum_in_kernels)
+def _checksum(data: Any, start: Any, stop: Any, tables: Any) -> Any:  # noqa: ARG001
+    """Return the checksum of a payload."""
+    return checksum_of_one(data[start:stop])
+
+
+def _walk_marked(
+    data: Any, offset: Any, stop: Any, end: Any, size: Any, term: Any, kind: Any, tables: Any,
+    offsets: Any, terms: Any,
+) -> Any:  # fmt: skip
+    """Note where whole records begin and their terms; return how many, where the next would begin, and why it does not."""
+    header_size = 20 if kind == _WIDE else 16
+    last = min(end - header_size, stop - 1)
+    count, room = 0, len(offsets)
+    while offset <= last and count < room:
+        if kind == _WIDE:
+            marker, found, stored, length = _unpack_header_3(data, offset)
+        else:
+            marker, found, stored, length = _unpack_header_2(data, offset)
+        if marker != _MARKER:
+            return count, offset, (END if marker == 0 else _BAD_MARKER)
         body = offset + header_size
         follower = body + length
         if length < 0:
-            return Walk(offsets, terms, offset, Status.BAD_LENGTH)
+            return count, offset, _BAD_LENGTH
         if follower > end:
-            return Walk(offsets, terms, offset, Status.TORN if follower > size else None)
-        if checksum(data[body:follower]) != stored:
-            return Walk(offsets, terms, offset, Status.BAD_CHECKSUM)
+            return count, offset, (_TORN if follower > size else END)
+        if _checksum(data, body, follower, tables) != stored:
+            return count, offset, _BAD_CHECKSUM
         if found < term or found < 1:
-            stop = Status.BAD_TERM if found < 1 else Status.FALLING_TERM
-            return Walk(offsets, terms, offset, stop)
-        add_offset(offset)
-        add_term(found)
-        term = found
+            return count, offset, (_BAD_TERM if found < 1 else _FALLING)
+        offsets[count] = offset
+        terms[count] = term = found
+        count += 1
         offset = follower
-    rest = bytes(data[offset : min(end, offset + 4)])
-    if end < size or rest in (b"", END_MARKER):
-        stop = None
-    elif rest in (RECORD_MARKER[: len(rest)], END_MARKER[: len(rest)]):
-        stop = Status.TORN
-    else:
-        stop = Status.BAD_MARKER
-    return Walk(offsets, terms, offset, stop)
+    why = FULL if offset >= stop or count == room else _end(data, offset, end, size)
+    return count, offset, why
 
 
-def _walk_unmarked(
-    data: Bytes, layout: LogLayout, offset: int, end: int, term: int, size: int
-) -> Walk:
+def _end(data: Any, offset: Any, end: Any, size: Any) -> Any:
+    """Return what the last bytes of the data are, too few for a record."""
+    count, word = min(4, end - offset), 0
+    for i in range(offset, offset + count):
+        word = word * 0x100 + data[i]
+    if end < size or count == 0 or (count == 4 and word == 0):
+        return END
+    return _TORN if word == 0 or word == _MARKER >> (8 * (4 - count)) else _BAD_MARKER
+
+
+def _walk_plain(
+    data: Any, offset: Any, stop: Any, end: Any, size: Any, term: Any, kind: Any,
+    tables: Any,  # noqa: ARG001 - both kernels are called alike
+    offsets: Any, terms: Any,
+) -> Any:  # fmt: skip
     """Walk over generation 1, which has neither markers nor checksums nor an end mark."""
-    offsets: list[int] = []
-    terms: list[int] = []
-    header = layout.record_header
-    stop: Status | None = None
-    while offset < end:
-        if offset + header.size > end:
-            stop = Status.TORN if end == size else None
-            break
-        found, length = header.unpack_from(data, offset)
-        follower = offset + header.size + length
+    last = min(end - 8, stop - 1)
+    count, room = 0, len(offsets)
+    while offset <= last and count < room:
+        if kind == _LITTLE:
+            found, length = _unpack_little(data, offset)
+        else:
+            found, length = _unpack_big(data, offset)
+        follower = offset + 8 + length
         if found < 1 or found < term:
-            stop = Status.BAD_TERM if found < 1 else Status.FALLING_TERM
-            break
+            return count, offset, (_BAD_TERM if found < 1 else _FALLING)
         if length < 0:
-            stop = Status.BAD_LENGTH
-            break
+            return count, offset, _BAD_LENGTH
         if follower > end:
-            stop = Status.TORN if follower > size else None
-            break
-        offsets.append(offset)
-        terms.append(found)
-        term, offset = found, follower
-    return Walk(offsets, terms, offset, stop)
+            return count, offset, (_TORN if follower > size else END)
+        offsets[count] = offset
+        terms[count] = term = found
+        count += 1
+        offset = follower
+    why = FULL if offset >= stop or count == room else END
+    return count, offset, (_TORN if why == END and offset < end == size else why)

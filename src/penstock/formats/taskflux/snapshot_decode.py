@@ -1,18 +1,20 @@
 """Reading snapshots: queue heads and batches of tasks (docs/formats/snapshot.md).
 
 ``decode_snapshot`` is a stream that reads through a function, so that memory does not grow with the state. The
-checksum is known to match only when it has ended. ``snapshot_scan`` yields the tasks in columns; all but the
-tasks it takes from ``walk_snapshot``.
+checksum is known to match only when it has ended. ``scan_snapshot`` yields the tasks in columns: by the same code,
+the loop over the tasks compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.binary import INT32, Reader, checksum, decode_queue_name, hexadecimal
 from penstock.errors import BadData, CorruptData, InvalidQueueName, InvalidValue, TruncatedData
+from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.taskflux.deltas import (
     decode_implementation,
     decode_limits,
@@ -30,10 +32,17 @@ from penstock.model import (
     Term,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 ReadAt = Callable[[int, int], bytes]
 """Returns the bytes of a file at an offset: as many as asked for, fewer only at its end."""
 
 TASKS_PER_BATCH: Final = 4096  # that a decoder yields at a time
+
+_unpack_task = QueueForm.POLICY.task_header.unpack_from
+_unpack_task_with_id = QueueForm.POLICY_AND_IDS.task_header.unpack_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +93,15 @@ def decode_snapshot(
     Everything is checked on the way, the checksum last: what was yielded counts only when the
     iterator has ended without an error.
     """
-    return walk_snapshot(read, size, layout, _decode_tasks)
+    return _walk_snapshot(read, size, layout, _decode_tasks)
 
 
 T = TypeVar("T")
-DecodeTasks = Callable[["Window", QueueForm, QueueHead], Iterator[T]]
+_DecodeTasks = Callable[["Window", QueueForm, QueueHead], Iterator[T]]
 
 
-def walk_snapshot(
-    read: ReadAt, size: int, layout: SnapshotLayout, decode: DecodeTasks[T], width: int = WINDOW
+def _walk_snapshot(
+    read: ReadAt, size: int, layout: SnapshotLayout, decode: _DecodeTasks[T], width: int = WINDOW
 ) -> Iterator[SnapshotHeader | QueueHead | T]:
     """Yield the header, then each queue's head and what ``decode`` makes of the tasks behind it. Raises ``BadData``."""
     yield decode_header(read, layout)
@@ -181,7 +190,7 @@ _HEAD_SIZE_MAX: Final = 297
 
 
 def _decode_queues(
-    window: Window, layout: SnapshotLayout, decode: DecodeTasks[T]
+    window: Window, layout: SnapshotLayout, decode: _DecodeTasks[T]
 ) -> Iterator[QueueHead | T]:
     count: int | None = None
     check_length(window.read, window.size, layout)
@@ -270,35 +279,57 @@ def _read_head(reader: Reader, form: QueueForm) -> QueueHead:
 
 
 def _decode_tasks(window: Window, form: QueueForm, head: QueueHead) -> Iterator[Batch]:
-    header, has_ids, last_id = form.task_header, form.has_ids, head.last_id
-    unpack, header_size = header.unpack_from, header.size
-    left, next_id = head.count, 1
+    header_size, left = form.task_header.size, head.count
     while left:
         window.need(header_size, "a task")
-        tasks: list[StoredTask] = []
-        start, used, data = window.offset, window.used, window.data
-        last = len(data) - header_size
-        while used <= last and len(tasks) < min(left, TASKS_PER_BATCH):
-            if has_ids:
-                task_id, key, length = unpack(data, used)
-            else:
-                key, length = unpack(data, used)
-                task_id = next_id
-            body = used + header_size
-            if length < 0 or body + length > len(data) or not 1 <= task_id <= last_id:
-                break
-            tasks.append((task_id, key, data[body : body + length]))
-            next_id += 1
-            used = body + length
-        window.used = used
-        left -= len(tasks)
-        if tasks:
-            yield Batch(start, tasks)
+        start, data = window.offset, window.data
+        room = min(left, TASKS_PER_BATCH, (len(data) - window.used) // header_size)
+        offsets, ids, keys = [0] * room, [0] * room, [0] * room
+        done = head.count - left
+        count, window.used = _task_kernel(
+            data, window.used, form.has_ids, done, head.last_id, offsets, ids, keys
+        )
+        if count:
+            left -= count
+            bounds = [*offsets[:count], window.used]
+            payloads = [
+                data[offset + header_size : following] for offset, following in pairwise(bounds)
+            ]
+            yield Batch(start, list(zip(ids, keys, payloads, strict=False)))
         else:
-            need_task(window, form, head)
+            _need_task(window, form, head)
 
 
-def need_task(window: Window, form: QueueForm, head: QueueHead) -> None:
+def _task_kernel(
+    data: Any, position: Any, has_ids: Any, done: Any, last_id: Any, offsets: Any, ids: Any, keys: Any
+) -> Any:  # fmt: skip
+    """Note where tasks begin from ``position`` on, their ids and keys; return how many, and where the next begins.
+
+    Stops at one that is not whole in ``data``, has a negative length, or an id that its queue never gave out.
+    """
+    end = len(data)
+    header_size = 20 if has_ids else 12
+    count = 0
+    while count < len(offsets) and position + header_size <= end:
+        if has_ids:
+            task_id, key, length = _unpack_task_with_id(data, position)
+            if task_id == 0 or task_id > last_id:
+                break
+            ids[count] = task_id
+        else:
+            key, length = _unpack_task(data, position)
+            ids[count] = done + count + 1
+        follower = position + header_size + length
+        if length < 0 or follower > end:
+            break
+        offsets[count] = position
+        keys[count] = key
+        count += 1
+        position = follower
+    return count, position
+
+
+def _need_task(window: Window, form: QueueForm, head: QueueHead) -> None:
     """Make the window's next task available, whose header is; raise ``BadData`` for one that cannot be.
 
     An id must be one that the queue gave out. That none stands twice shows when they are restored.
@@ -315,4 +346,88 @@ def need_task(window: Window, form: QueueForm, head: QueueHead) -> None:
             offset=window.offset,
             expected=f"1 to {head.last_id}",
             found=str(ids[0]),
+        )
+
+
+# --- in columns ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskColumns:
+    """Some tasks of one queue, in the order of the file. Offsets count from the start of ``data``."""
+
+    head: QueueHead
+    data: NDArray[np.uint8]
+    base: int  # place in the file of the first byte of ``data``
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    task_id: NDArray[np.uint64]  # counts from 1 within the queue where the layout stores none
+    key: NDArray[np.int64]
+    payload_offset: NDArray[np.int64]
+    payload_size: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def scan_snapshot(
+    read: ReadAt,
+    size: int,
+    layout: SnapshotLayout,
+    *,
+    window_size: int = WINDOW,
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[SnapshotHeader | QueueHead | TaskColumns]:
+    """Yield the header, then each queue's head and its tasks in batches. Raises ``BadData``.
+
+    What was yielded counts only when the iterator has ended without an error: the checksum comes last.
+    Needs numpy and numba, which the ``tables`` extra brings.
+    """
+
+    def decode(window: Window, form: QueueForm, head: QueueHead) -> Iterator[TaskColumns]:
+        return _scan_tasks(window, form, head, batch_rows)
+
+    return _walk_snapshot(read, size, layout, decode, window_size)
+
+
+def _scan_tasks(
+    window: Window, form: QueueForm, head: QueueHead, batch_rows: int
+) -> Iterator[TaskColumns]:
+    with bulk():
+        import numpy as np
+
+    kernel = compiled(_task_kernel)
+    header_size, done = form.task_header.size, 0
+    while done < head.count:
+        window.need(header_size, "a task")
+        data = np.frombuffer(window.data, dtype=np.uint8)
+        room = min(head.count - done, batch_rows, (len(data) - window.used) // header_size)
+        offsets, ids = np.empty(room + 1, dtype=np.int64), np.empty(room, dtype=np.uint64)
+        keys = np.empty(room, dtype=np.int64)
+        count, window.used = kernel(
+            data,
+            window.used,
+            form.has_ids,
+            done,
+            np.uint64(head.last_id),
+            offsets[:room],
+            ids,
+            keys,
+        )
+        if not count:
+            _need_task(window, form, head)
+            continue
+        done += count
+        offsets[count] = window.used
+        sizes = np.diff(offsets[: count + 1])
+        yield TaskColumns(
+            head=head,
+            data=data,
+            base=window.base,
+            offset=offsets[:count],
+            size=sizes,
+            task_id=ids[:count],
+            key=keys[:count],
+            payload_offset=offsets[:count] + header_size,
+            payload_size=sizes - header_size,
         )

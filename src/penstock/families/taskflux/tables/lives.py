@@ -16,8 +16,7 @@ from penstock.families import arrow
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, restore_snapshot
 from penstock.families.taskflux.tables.scan import _Rows
-from penstock.formats.taskflux.deltas import ADD, CREATE, DELETE, REMOVE
-from penstock.formats.taskflux.entries import BAD_OP
+from penstock.formats.taskflux.deltas import ADD, BAD_OP, CREATE, DELETE, REMOVE
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import Status
 from penstock.model import DEFAULT_QUEUE, UINT64_MAX, QueueName

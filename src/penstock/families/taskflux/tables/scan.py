@@ -26,8 +26,8 @@ from penstock.families.taskflux.tables.plan import (
     layout_of,
 )
 from penstock.formats.taskflux import commands, deltas
-from penstock.formats.taskflux.entries import BAD_OP
-from penstock.formats.taskflux.extension_scan import scan_extensions
+from penstock.formats.taskflux.deltas import BAD_OP
+from penstock.formats.taskflux.extensions import scan_extensions
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.model import RESERVED_PREFIX

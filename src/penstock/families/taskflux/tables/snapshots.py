@@ -18,8 +18,7 @@ from penstock.families.taskflux.rows import policy_fields
 from penstock.families.taskflux.tables.plan import SnapshotPlan
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
-from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
-from penstock.formats.taskflux.snapshot_scan import TaskColumns, scan_snapshot
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, TaskColumns, scan_snapshot
 from penstock.model import Implementation, QueueHead, QueueName
 from penstock.storage.files import opened
 

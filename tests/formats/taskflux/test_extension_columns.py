@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData, UnsupportedVersion
-from penstock.formats.taskflux.extension_scan import ExtensionColumns, Verdict, scan_extensions
 from penstock.formats.taskflux.extensions import (
     IDS_MAX,
+    ExtensionColumns,
+    Verdict,
     decode_extension,
     encode_extension,
     is_extension,
+    scan_extensions,
 )
 from penstock.model import (
     INT32_MAX,
@@ -54,12 +56,12 @@ def plainly(data: bytes) -> Said:
     return Verdict.NOTHING if extension is None else extension
 
 
-def in_columns(entries: list[bytes], *, interpreted: bool = False) -> list[Said]:
+def in_columns(entries: list[bytes]) -> list[Said]:
     """Return what the scan says of entries that stand in one buffer, with other bytes between them."""
     ends = np.cumsum([len(entry) + 1 for entry in entries], dtype=np.int64)
     sizes = np.array([len(entry) for entry in entries], dtype=np.int64)
     data = b"".join(b"\xff" + entry for entry in entries)
-    columns = scan_extensions(data, ends - sizes, ends, interpreted=interpreted)
+    columns = scan_extensions(data, ends - sizes, ends)
     assert len(columns) == len(entries)
     return [value_of(columns, row) for row in range(len(entries))]
 
@@ -103,10 +105,9 @@ def optional(value: np.int64, missing: int) -> int | None:
 
 
 def assert_same(entries: list[bytes]) -> list[Said]:
-    """Hold the scan, compiled and interpreted, to the plain decoder."""
+    """Hold the scan, compiled, to the decoder, interpreted."""
     expected = [plainly(entry) for entry in entries]
-    for interpreted in (False, True):
-        assert in_columns(entries, interpreted=interpreted) == expected
+    assert in_columns(entries) == expected
     return expected
 
 
