@@ -330,7 +330,7 @@ def seed_cut_erases_a_marker_only(patch: Patch) -> None:
 
 
 def seed_lost_sector_is_damage(patch: Patch) -> None:
-    patch.setattr(recovery, "_lacks_a_piece", returning(False))
+    patch.setattr(recovery, "lacks_a_piece", returning(False))
 
 
 def seed_tail_left_behind(patch: Patch) -> None:

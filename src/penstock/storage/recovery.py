@@ -7,6 +7,7 @@ have left anything that was being written: docs/decisions/0005 gives the reasons
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,7 +101,7 @@ def judge_tail(
         # With less to go by, more must be missing before a tail is given up that has whole records in it.
         piece = TORN_PIECE if is_ours else SECTOR
         resumed = find_record_in_file(file, layout, position + 1, size)
-        if resumed is not None and not _lacks_a_piece(file, position, resumed, piece):
+        if resumed is not None and not lacks_a_piece(file.read, position, resumed, piece):
             raise _damage(
                 file, path, position,
                 f"entry {index} is not whole ({reason}), but whole records follow at {resumed}",
@@ -138,7 +139,7 @@ def _damage(file: File, path: Path, position: int, what: str) -> CorruptData:
     )
 
 
-def _lacks_a_piece(file: File, start: int, stop: int, piece: int) -> bool:
+def lacks_a_piece(read: Callable[[int, int], bytes], start: int, stop: int, piece: int) -> bool:
     """Return whether a sector in the stretch ends in zeros, as before the write that was torn, or begins with them.
 
     A disk writes the sectors of one batch in any order, so a power cut can lose the first and keep the
@@ -147,9 +148,9 @@ def _lacks_a_piece(file: File, start: int, stop: int, piece: int) -> bool:
     """
     for end in range(start - start % SECTOR + SECTOR, stop + 1, SECTOR):
         begin = max(start, end - piece)
-        if not file.read(begin, end - begin).strip(b"\x00"):
+        if not read(begin, end - begin).strip(b"\x00"):
             return True
-        if end + piece <= stop and not file.read(end, piece).strip(b"\x00"):
+        if end + piece <= stop and not read(end, piece).strip(b"\x00"):
             return True
     return False
 
