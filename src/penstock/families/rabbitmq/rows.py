@@ -162,11 +162,11 @@ def task_row(vhost: Vhost, queue: Queue, held: Held, report: Report) -> Row:
 
 def json_properties(stored: bytes | Properties) -> tuple[Row | None, str | None]:
     """Return properties as JSON, or why they cannot be read."""
-    return (json_of_properties(stored), None) if isinstance(stored, Properties) else _block(stored)
+    return (json_of_properties(stored), None) if isinstance(stored, Properties) else json_of_stored(stored)
 
 
 @lru_cache(maxsize=1024)  # publishers mostly set the same few properties
-def _block(block: bytes) -> tuple[Row | None, str | None]:
+def json_of_stored(block: bytes) -> tuple[Row | None, str | None]:
     try:
         return json_of_block(block), None
     except BadData as error:

@@ -17,11 +17,14 @@ from penstock.families.rabbitmq.location import Queue, Vhost
 from penstock.families.rabbitmq.rows import (
     TaskAddress,
     bad_properties,
+    json_of_stored,
     json_properties,
     task_address,
     task_fields,
 )
 from penstock.formats.rabbitmq.message_scan import routing_keys
+
+_DELIVERED = {UNKNOWN: None, 0: False, 1: True}
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,40 +35,32 @@ def rows_of_columns(
     vhost: Vhost, queue: Queue, messages: Messages, report: Report
 ) -> Iterator[Row]:
     """Yield the row of each message of a queue; report properties that cannot be read."""
-    data, parts = messages.data.data, messages.parts
+    data, parts, decoded = messages.data.data, messages.parts, messages.decoded
     columns = zip(
         _addresses(vhost, queue, messages),
         messages.sequence.tolist(),
         messages.is_persistent.tolist(),
-        messages.delivered.tolist(),
+        [_DELIVERED[delivered] for delivered in messages.delivered.tolist()],
         messages.expiry_us.tolist(),
-        parts.properties_offset.tolist(),
-        (parts.properties_offset + parts.properties_length).tolist(),
-        parts.body_offset.tolist(),
-        (parts.body_offset + parts.body_length).tolist(),
+        _spans(parts.properties_offset, parts.properties_length),
+        _spans(parts.body_offset, parts.body_length),
         strict=True,
     )
-    for row, (address, sequence, persistent, delivered, expiry_us, *places) in enumerate(columns):
-        block, block_end, body, body_end = places
-        decoded = messages.decoded.get(row)
-        properties, reason = json_properties(
-            data[block:block_end].tobytes()
-            if decoded is None
-            else decoded.content.stored_properties
-        )
+    for row, (address, sequence, persistent, delivered, expiry_us, block, body) in enumerate(columns):
+        if row in decoded:
+            properties, reason = json_properties(decoded[row].content.stored_properties)
+        else:
+            properties, reason = json_of_stored(bytes(data[block]))
         if reason is not None:
             path = messages.paths[int(messages.path[row])]
             report(bad_properties(path, int(messages.offset[row]), sequence, reason))
-        is_delivered = None if delivered == UNKNOWN else delivered == 1
         yield task_fields(
-            address,
-            sequence,
-            persistent,
-            is_delivered,
-            expiry_us,
-            properties,
-            data[body:body_end],
+            address, sequence, persistent, delivered, expiry_us, properties, data[body]
         )
+
+
+def _spans(offset: NDArray[np.int64], length: NDArray[np.int64]) -> Iterator[slice]:
+    return map(slice, offset.tolist(), (offset + length).tolist())
 
 
 def _addresses(vhost: Vhost, queue: Queue, messages: Messages) -> Iterator[TaskAddress]:

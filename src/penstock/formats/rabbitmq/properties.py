@@ -17,8 +17,8 @@ from math import isfinite
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
-from penstock.binary import UINT32, UINT64, Bytes, Reader
-from penstock.errors import CorruptData, InvalidValue
+from penstock.binary import UINT32, UINT64, Bytes
+from penstock.errors import CorruptData, InvalidValue, TruncatedData
 
 DEPTH_MAX: Final = 32
 """Tables and arrays in each other. The broker's own headers need three; as terms they take double."""
@@ -57,21 +57,10 @@ class Kind(Enum):
         self.code = ord(code)
         self.form = form
         self.what = f"a header of type {label}"
-        self.length = f"the length of {self.what}"
+        self.is_integer = form is not None and label not in ("bool", "float", "double", "decimal")
+        self.is_json = label not in ("longstr", "binary", "decimal", "table", "array")
 
 
-INTEGERS: Final = frozenset(
-    (
-        Kind.INT8,
-        Kind.UINT8,
-        Kind.INT16,
-        Kind.UINT16,
-        Kind.INT32,
-        Kind.UINT32,
-        Kind.INT64,
-        Kind.TIMESTAMP,
-    )
-)
 # Clients disagree about the sign of ``L``; the broker reads it as ``l``.
 _BY_CODE: Final = {kind.code: kind for kind in Kind} | {ord("L"): Kind.INT64}
 BY_LABEL: Final = {kind.label: kind for kind in Kind}
@@ -117,7 +106,7 @@ Table: TypeAlias = tuple[Header, ...]
 
 
 def _fits(kind: Kind, value: object) -> bool:
-    if kind in INTEGERS:
+    if kind.is_integer:
         return type(value) is int and _packs(kind, value)
     match kind:
         case Kind.TEXT | Kind.BINARY:
@@ -180,6 +169,9 @@ NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 
 
 # --- decoding ------------------------------------------------------------------------------------
+#
+# Where things stand are plain integers, and what is missing is reported where it is missed: the methods of a ``Reader``
+# took two thirds of the time of a listing of messages whose properties all differ.
 
 
 def decode_properties(data: Bytes) -> Properties:
@@ -187,15 +179,15 @@ def decode_properties(data: Bytes) -> Properties:
 
     The two lowest flags belong to no property. They are not looked at, as the broker does not either.
     """
-    return Properties(**_decode_block(_BlockReader(data, Header, Value)))
+    return Properties(**_Block(data, _header, Value).properties())
 
 
 def json_of_block(data: Bytes) -> dict[str, Any]:
     """Return ``json_of_properties(decode_properties(data))`` without the values between. Raises ``BadData``.
 
-    Readers of many messages use it: it takes half the time.
+    Readers of many messages use it: it takes a fifth of the time.
     """
-    found = _decode_block(_BlockReader(data, _json_of_header, _json_of_value))
+    found = _Block(data, _json_of_header, _json_of_value).properties()
     for name, value in found.items():
         if type(value) is bytes:
             found[name] = json_of_text(value)
@@ -206,107 +198,141 @@ def json_of_block(data: Bytes) -> dict[str, Any]:
 
 def decode_table(data: Bytes) -> Table:
     """Return the headers in the bytes of a table, without its length. Raises ``BadData``."""
-    return _decode_table(_BlockReader(data, Header, Value), DEPTH_MAX)
+    return _Block(data, _header, Value).table(0, len(data), DEPTH_MAX)
 
 
-class _BlockReader(Reader):
-    """A reader that knows how many values it may still make, and what to make of names and values."""
+def _header(name: bytes, kind: Kind, value: Any) -> Header:
+    return Header(name, Value(kind, value))
 
-    __slots__ = ("count", "header", "value")
+
+class _Block:
+    """A property block, how many values may still be made of it, and what they are to be."""
+
+    __slots__ = ("count", "data", "header", "value")
 
     def __init__(
         self,
         data: Bytes,
-        header: Callable[[bytes, Any], Any],
+        header: Callable[[bytes, Kind, Any], Any],
         value: Callable[[Kind, Any], Any],
     ) -> None:
-        super().__init__(data)
+        self.data = data if type(data) is bytes else bytes(data)
         self.count = COUNT_MAX
         self.header = header
         self.value = value
 
+    def properties(self) -> dict[str, Any]:
+        """Return the properties of a whole block, by name and in the order of the block."""
+        data, end = self.data, len(self.data)
+        if end < 2:
+            raise _cut("the property flags", 0, 2, end)
+        at = 2
+        found: dict[str, Any] = {}
+        for name, size, what in _flagged(data[0] << 8 | data[1]):
+            if name == "headers":
+                at, stop = self.sized(at, end, what)
+                found[name] = self.table(at, stop, DEPTH_MAX)
+                at = stop
+                continue
+            if not size:
+                if at >= end:
+                    raise _cut(what, at, 1, end)
+                size = data[at]
+                at += 1
+                found[name] = data[at : at + size]
+            else:
+                found[name] = int.from_bytes(data[at : at + size], "big")
+            at += size
+            if at > end:
+                raise _cut(what, at - size, size, end)
+        if at < end:
+            raise CorruptData(
+                "bytes left over after the properties",
+                offset=at,
+                expected="the end",
+                found=f"{end - at} more",
+            )
+        return found
 
-def _decode_block(reader: _BlockReader) -> dict[str, Any]:
-    """Return the properties of a whole block, by name and in the order of the block."""
-    flags = int.from_bytes(reader.take(2, "the property flags"), "big")
-    found: dict[str, Any] = {}
-    for name, size, what in _flagged(flags):
-        if name == "headers":
-            found[name] = _sized(reader, "the headers", _decode_table, DEPTH_MAX)
-        elif size:
-            found[name] = int.from_bytes(reader.take(size, what), "big")
-        else:
-            found[name] = _short(reader, what)
-    reader.finish("the properties")
-    return found
+    def table(self, at: int, end: int, depth: int) -> tuple[Any, ...]:
+        """Return the headers in ``[at, end)``."""
+        data, make = self.data, self.header
+        headers = []
+        while at < end:
+            first = at + 1
+            at = first + data[at]
+            if at >= end:
+                missing = "a header's type" if at == end else "a header's name"
+                raise _cut(missing, min(at, first), 1, end)
+            kind, value, after = self.one(at, end, depth)
+            headers.append(make(data[first:at], kind, value))
+            at = after
+        return tuple(headers)
+
+    def array(self, at: int, end: int, depth: int) -> tuple[Any, ...]:
+        values = []
+        while at < end:
+            kind, value, at = self.one(at, end, depth)
+            values.append(self.value(kind, value))
+        return tuple(values)
+
+    def one(self, at: int, end: int, depth: int) -> tuple[Kind, Any, int]:
+        """Return kind and value of what begins at ``at``, before ``end``, and the place behind it."""
+        kind = _BY_CODE.get(self.data[at])
+        if kind is None:
+            found = f"{self.data[at]:02X}"
+            raise CorruptData("unknown type of a header", offset=at, found=found)
+        if depth == 0:
+            raise CorruptData(f"headers are nested more than {DEPTH_MAX} deep", offset=at)
+        if self.count == 0:
+            raise CorruptData(f"the headers have more than {COUNT_MAX} values", offset=at)
+        self.count -= 1
+        first = at + 1
+        form = kind.form
+        if form is not None:
+            after = first + form.size
+            if after > end:
+                raise _cut(kind.what, first, form.size, end)
+            numbers = form.unpack_from(self.data, first)
+            value = numbers[0] if kind.is_integer else _plain(kind, numbers, at)
+            return kind, value, after
+        if kind is Kind.VOID:
+            return kind, None, first
+        first, after = self.sized(first, end, kind.what)
+        if kind is Kind.TABLE:
+            return kind, self.table(first, after, depth - 1), after
+        if kind is Kind.ARRAY:
+            return kind, self.array(first, after, depth - 1), after
+        return kind, self.data[first:after], after
+
+    def sized(self, at: int, end: int, what: str) -> tuple[int, int]:
+        """Return where the bytes behind a length of 32 bits begin and end."""
+        first = at + UINT32.size
+        if first > end:
+            raise _cut(f"the length of {what}", at, UINT32.size, end)
+        (size,) = UINT32.unpack_from(self.data, at)
+        if first + size > end:
+            raise _cut(what, first, size, end)
+        return first, first + size
+
+
+def _cut(what: str, at: int, size: int, end: int) -> TruncatedData:
+    return TruncatedData(
+        f"the bytes end inside {what}",
+        offset=at,
+        expected=f"{size} bytes",
+        found=f"{end - at}",
+    )
 
 
 @lru_cache(maxsize=1024)  # publishers mostly set the same few properties
 def _flagged(flags: int) -> tuple[tuple[str, int, str], ...]:
     """Return the properties of a block: name, size of a number or 0, and what an error calls it."""
     return tuple(
-        (name, NUMBERS.get(name, 0), f"the property {name}")
+        (name, NUMBERS.get(name, 0), "the headers" if name == "headers" else f"the property {name}")
         for place, name in enumerate(NAMES)
         if flags >> 15 - place & 1
     )
-
-
-def _decode_table(reader: _BlockReader, depth: int) -> tuple[Any, ...]:
-    headers = []
-    while reader.offset < reader.end:
-        name = _short(reader, "a header's name")
-        headers.append(reader.header(name, _decode_value(reader, depth)))
-    return tuple(headers)
-
-
-def _decode_array(reader: _BlockReader, depth: int) -> tuple[Any, ...]:
-    values = []
-    while reader.offset < reader.end:
-        values.append(_decode_value(reader, depth))
-    return tuple(values)
-
-
-def _decode_value(reader: _BlockReader, depth: int) -> Any:
-    offset = reader.offset
-    code = reader.byte("a header's type")
-    kind = _BY_CODE.get(code)
-    if kind is None:
-        raise CorruptData("unknown type of a header", offset=offset, found=f"{code:02X}")
-    if depth == 0:
-        raise CorruptData(f"headers are nested more than {DEPTH_MAX} deep", offset=offset)
-    if reader.count == 0:
-        raise CorruptData(f"the headers have more than {COUNT_MAX} values", offset=offset)
-    reader.count -= 1
-    what, form = kind.what, kind.form
-    value: Any
-    if form is not None:
-        value = _plain(kind, form.unpack(reader.take(form.size, what)), offset)
-    elif kind is Kind.VOID:
-        value = None
-    elif kind is Kind.TABLE:
-        value = _sized(reader, what, _decode_table, depth - 1)
-    elif kind is Kind.ARRAY:
-        value = _sized(reader, what, _decode_array, depth - 1)
-    else:
-        value = reader.take(reader.uint32(kind.length), what)
-    return reader.value(kind, value)
-
-
-def _sized(
-    reader: _BlockReader,
-    what: str,
-    decode: Callable[[_BlockReader, int], tuple[Any, ...]],
-    depth: int,
-) -> tuple[Any, ...]:
-    """Return what ``decode`` makes of the bytes behind a length of 32 bits; it sees no others."""
-    size = reader.uint32(f"the length of {what}")
-    outer_end = reader.end
-    if size > reader.remaining:
-        reader.take(size, what)  # raises: it says what is missing
-    reader.end = reader.offset + size
-    found = decode(reader, depth)
-    reader.end = outer_end
-    return found
 
 
 def _plain(kind: Kind, numbers: tuple[Any, ...], offset: int) -> bool | float | Decimal:
@@ -318,10 +344,6 @@ def _plain(kind: Kind, numbers: tuple[Any, ...], offset: int) -> bool | float | 
     if isfinite(number):
         return number
     raise CorruptData("a header's float is no number", offset=offset)
-
-
-def _short(reader: Reader, what: str) -> bytes:
-    return reader.take(reader.byte(what), what)
 
 
 # --- encoding ------------------------------------------------------------------------------------
@@ -406,33 +428,42 @@ def json_of_text(data: bytes) -> JsonText:
 
 
 def _json_of_table(table: Table) -> list[dict[str, Any]]:
-    return [_json_of_header(x.name, _json_of_nested(x.value)) for x in table]
+    return [_json_of_header(x.name, x.value.kind, _json_of_nested(x.value)) for x in table]
 
 
-def _json_of_nested(item: Value) -> dict[str, Any]:
+def _json_of_nested(item: Value) -> Any:
+    """Return a header's value with what is inside a table or an array as JSON."""
     value: Any = item.value
     if item.kind is Kind.TABLE:
-        value = _json_of_table(value)
-    elif item.kind is Kind.ARRAY:
-        value = [_json_of_nested(x) for x in value]
-    return _json_of_value(item.kind, value)
+        return _json_of_table(value)
+    if item.kind is Kind.ARRAY:
+        return [_json_of_value(x.kind, _json_of_nested(x)) for x in value]
+    return value
 
 
-def _json_of_header(name: bytes, value: dict[str, Any]) -> dict[str, Any]:
-    return {"name": json_of_text(name), **value}
+def _json_of_header(name: bytes, kind: Kind, value: Any) -> dict[str, Any]:
+    if not kind.is_json:
+        value = _json_of_other(kind, value)
+    try:
+        return {"name": name.decode("utf-8"), "type": kind.label, "value": value}
+    except UnicodeDecodeError:
+        return {"name": json_of_text(name), "type": kind.label, "value": value}
 
 
 def _json_of_value(kind: Kind, value: Any) -> dict[str, Any]:
-    """Return a header's value; those inside a table or an array are JSON already."""
+    shown = value if kind.is_json else _json_of_other(kind, value)
+    return {"type": kind.label, "value": shown}
+
+
+def _json_of_other(kind: Kind, value: Any) -> Any:
+    """Return a value that is no JSON as it is; what is inside a table or an array is already."""
     if kind is Kind.TEXT:
-        value = json_of_text(value)
-    elif kind is Kind.BINARY:
-        value = {"base64": b64encode(value).decode("ascii")}
-    elif kind is Kind.DECIMAL:
-        value = {"scale": value.scale, "unscaled": value.unscaled}
-    elif kind is Kind.TABLE or kind is Kind.ARRAY:
-        value = list(value)
-    return {"type": kind.label, "value": value}
+        return json_of_text(value)
+    if kind is Kind.BINARY:
+        return {"base64": b64encode(value).decode("ascii")}
+    if kind is Kind.DECIMAL:
+        return {"scale": value.scale, "unscaled": value.unscaled}
+    return list(value)
 
 
 def properties_of_json(found: dict[str, Any]) -> Properties:
