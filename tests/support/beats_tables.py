@@ -11,9 +11,8 @@ from struct import pack
 from typing import Any, Final
 
 from penstock.errors import BadData
-from penstock.families.beats.dump import dump
 from penstock.families.beats.location import resolve
-from penstock.families.beats.tasks import tasks
+from penstock.families.beats.rows import dump, tasks
 from penstock.formats.beats.event import timestamp_text
 from penstock.formats.beats.frame import read_frames
 from penstock.formats.beats.segment import Header, Options, decode_header

@@ -11,8 +11,7 @@ from typing import Any
 
 from penstock.errors import PathRefused
 from penstock.families.beats.location import Location, Segment, resolve
-from penstock.families.beats.position import judge_position
-from penstock.families.beats.read import decode_frame, read_segment
+from penstock.families.beats.read import decode_frame, judge_position, read_segment
 from penstock.families.beats.rows import position_fields, task_row
 from penstock.families.damage import Damage
 from penstock.formats.beats.event import timestamp_text

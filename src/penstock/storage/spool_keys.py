@@ -1,30 +1,33 @@
-"""Whether a key is the one that an encrypted segment was written with, when the segment itself has no frame to tell.
+"""The key of encrypted segments: where it is read from, and whether it is the right one where no frame can tell.
 
 AES-CTR proves a key by the first whole frame only, and a crash may leave a segment without one. Then the key counts as
 proven by the mark in the segment's own initialization vector, which segments of ours have, or by another segment of the
-directory whose first frame is sound under it. Nothing here writes.
+directory whose first frame is sound under it. Nothing here writes, and no message shows a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData
-from penstock.formats.beats.body import LZ4_MAGIC, BodyDecoder, is_key_of
+from penstock.errors import BadData, InvalidValue, PathMissing
+from penstock.formats.beats.body import LZ4_MAGIC, BodyDecoder, is_key_of, key_from_password
 from penstock.formats.beats.event import EVENT_STARTS
 from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
 from penstock.formats.beats.segment import (
     IV_SIZE,
+    KEY_SIZE,
     UINT32,
     Header,
     Options,
     decode_header,
     segment_number,
 )
-from penstock.storage.files import Files
+from penstock.storage.files import FILES, Files, read_whole
 from penstock.storage.spool_segments import HEADER_MAX, SegmentCursor
 
 WITNESSES_MAX: Final = 16
@@ -119,3 +122,63 @@ def _is_witness(files: Files, path: Path, key: bytes) -> bool:
         return False
     finally:
         file.close()
+
+
+# --- where a key comes from: never from the command line, which every user of a machine can read ------
+
+KEY_VARIABLE: Final = "PENSTOCK_SPOOL_KEY"
+
+
+SECRET_SIZE_MAX: Final = 4096
+"""Bytes of a file with a key or a password; a longer one is some other file."""
+
+
+def read_key(
+    key_file: Path | None, password_file: Path | None, environment: Mapping[str, str]
+) -> bytes | None:
+    """Return the key that was given, or ``None``; a file goes before the environment.
+
+    Raises ``InvalidValue`` for what is no key, and ``PathMissing``.
+    """
+    if key_file is not None and password_file is not None:
+        raise InvalidValue("a key and a password were given; give one of them")
+    if key_file is not None:
+        return _key_of_file(key_file)
+    if password_file is not None:
+        password = _secret(password_file).rstrip(b"\r\n")
+        if not password:
+            raise InvalidValue(f"{password_file}: there is no password in this file")
+        return key_from_password(password)
+    text = environment.get(KEY_VARIABLE)
+    return None if text is None else _key_of_text(text, f"the variable {KEY_VARIABLE}")
+
+
+def _key_of_file(path: Path) -> bytes:
+    data = _secret(path)
+    if len(data) == KEY_SIZE:
+        return data
+    return _key_of_text(data.decode("ascii", "replace"), str(path), f"{KEY_SIZE} bytes, ")
+
+
+def _key_of_text(text: str, place: str, others: str = "") -> bytes:
+    text = text.strip()
+    try:
+        if len(text) == 2 * KEY_SIZE:
+            return bytes.fromhex(text)
+        key = b64decode(text, validate=True)
+    except (ValueError, NotBase64):
+        key = b""
+    if len(key) != KEY_SIZE:
+        raise InvalidValue(
+            f"{place}: holds no key; a key is {others}{2 * KEY_SIZE} hexadecimal digits, or {KEY_SIZE} bytes in base64"
+        )
+    return key
+
+
+def _secret(path: Path) -> bytes:
+    data = read_whole(FILES, path, size_max=SECRET_SIZE_MAX)
+    if data is None:
+        raise PathMissing(f"{path}: no such file; check the path")
+    if len(data) > SECRET_SIZE_MAX:
+        raise InvalidValue(f"{path}: is too large for a key or a password; check the path")
+    return data

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.errors import CannotConvert, PathRefused
 from penstock.families.beats.convert import Converted, Respooled, convert, respool
+from penstock.families.beats.family import SegmentVersion
 from penstock.families.beats.ingest import queue_name, read_requests
 from penstock.families.beats.location import resolve
-from penstock.families.beats.tasks import tasks
-from penstock.families.beats.versions import SegmentVersion
+from penstock.families.beats.rows import tasks
 from penstock.families.damage import Damage
 from penstock.families.taskflux.location import resolve as resolve_node
 from penstock.families.taskflux.read import read_history

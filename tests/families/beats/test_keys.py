@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidValue, PathMissing
-from penstock.families.beats.keys import KEY_VARIABLE, read_key
+from penstock.storage.spool_keys import KEY_VARIABLE, read_key
 from support.beats_spools import KEY
 
 TEXTS = [KEY.hex(), KEY.hex().upper(), b64encode(KEY).decode()]

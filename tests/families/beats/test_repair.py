@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PathRefused
-from penstock.families.beats.dump import dump
 from penstock.families.beats.location import resolve
 from penstock.families.beats.repair import Repaired, repair
-from penstock.families.beats.tasks import tasks
+from penstock.families.beats.rows import dump, tasks
 from penstock.families.beats.verify import verify
 from penstock.formats.beats.frame import Frame, encode_frames, read_frames
 from penstock.formats.beats.segment import Header, Options, decode_header, encode_header

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import PathRefused
 from penstock.families.beats.location import resolve
-from penstock.families.beats.tasks import tasks
+from penstock.families.beats.rows import tasks
 from penstock.families.damage import Damage
 from penstock.formats.beats.event import encode_event
 from penstock.formats.beats.frame import encode_frames

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from penstock.errors import InvalidValue
 from penstock.families.beats.damage import NOT_ENCODABLE, TOO_DEEP
+from penstock.families.beats.family import SegmentVersion
 from penstock.families.beats.ingest import Left, read_tasks, refusing_locked
 from penstock.families.beats.location import Location, Segment
-from penstock.families.beats.read import frame_damage, read_segment
-from penstock.families.beats.rewriting import Rewritten, rewrite
-from penstock.families.beats.tasks import refuse_state
-from penstock.families.beats.versions import SegmentVersion
+from penstock.families.beats.read import frame_damage, read_segment, refuse_state
+from penstock.families.beats.repair import Rewritten, rewrite
 from penstock.families.damage import Damage, Report
 from penstock.families.family import Progress, no_progress
 from penstock.families.taskflux.new_directory import whole_directory

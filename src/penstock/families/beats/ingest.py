@@ -18,8 +18,13 @@ from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
 from penstock.families.beats.damage import NO_KEY, TOO_LARGE, WRONG_KEY
 from penstock.families.beats.location import Location
-from penstock.families.beats.read import frame_damage, read_segment
-from penstock.families.beats.tasks import Waiting, read_waiting, refuse_state
+from penstock.families.beats.read import (
+    Waiting,
+    frame_damage,
+    read_segment,
+    read_waiting,
+    refuse_state,
+)
 from penstock.families.damage import Damage, Report
 from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.ingest import target_name

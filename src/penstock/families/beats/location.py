@@ -21,8 +21,6 @@ from penstock.storage.files import FILES, read_whole
 STATE_SIZE_MAX: Final = 4096
 """Bytes of a state that are looked at; it has 28, and what is behind ours means nothing to anybody."""
 
-_SUFFIX: Final = ".seg"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -63,17 +61,6 @@ class Location:
         return sum(segment.size for segment in self.segments)
 
 
-def is_beats(path: Path) -> bool:
-    """Return whether a path is a spool's directory, or has the name of a file of one."""
-    if path.is_dir():
-        names = FILES.names(path)
-        if any(segment_number(name) is not None for name in names):
-            return True
-        return STATE_NAME in names and _read_state(path / STATE_NAME)[2] is None
-    is_named = path.name == STATE_NAME or path.suffix.lower() == _SUFFIX
-    return is_named and path.is_file()
-
-
 def resolve(path: Path) -> Location:
     """Return what is at ``path``. Raises ``PathRefused``."""
     try:
@@ -83,7 +70,7 @@ def resolve(path: Path) -> Location:
     if stat.S_ISDIR(mode):
         return _resolve_directory(path)
     if path.name == STATE_NAME:
-        state, size, damage = _read_state(path)
+        state, size, damage = read_state(path)
         found_damage = () if damage is None else (damage,)
         return Location(
             path=path,
@@ -107,7 +94,7 @@ def _resolve_directory(path: Path) -> Location:
     found_damage = []
     state_path = path / STATE_NAME
     if FILES.exists(state_path):
-        state, size, damage = _read_state(state_path)
+        state, size, damage = read_state(state_path)
         found_damage += [] if damage is None else [damage]
     by_number: dict[int, Path] = {}
     for name in _canonical_first(FILES.names(path)):
@@ -154,7 +141,7 @@ def _size(path: Path) -> int:
         return 0  # a file that went away, or may not be looked at: its reader reports that
 
 
-def _read_state(path: Path) -> tuple[State | None, int, Damage | None]:
+def read_state(path: Path) -> tuple[State | None, int, Damage | None]:
     """Return the state, the file's size, and why it cannot be read; an empty file is one that was never written."""
     try:
         data = read_whole(FILES, path, size_max=STATE_SIZE_MAX) or b""

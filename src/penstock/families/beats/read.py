@@ -6,29 +6,46 @@ grows is read as far as it is there; one that goes away is reported as gone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.errors import BadData, PathRefused, TooDeep, TruncatedData, UnsupportedVersion
+from penstock.errors import (
+    BadData,
+    PathRefused,
+    TooDeep,
+    TruncatedData,
+    UnsupportedVersion,
+)
 from penstock.families.beats.damage import (
     BAD_BODY,
     BAD_CHECKSUM,
+    BAD_END,
     BAD_EVENT,
     GAP,
     GONE,
+    LEFT_OUT,
     NO_KEY,
+    OFF_BOUNDARY,
+    PAST_END,
     TOO_DEEP,
     TORN,
     UNREADABLE,
     UNSUPPORTED,
     WRONG_KEY,
     damage_at,
+    is_counted,
+    too_deep_words,
 )
-from penstock.families.beats.location import Segment
-from penstock.families.damage import Damage, words_of
-from penstock.families.family import Progress, no_progress
+from penstock.families.beats.location import Location, Segment
+from penstock.families.damage import Damage, Report, words_of
+from penstock.families.family import (
+    Outcome,
+    Progress,
+    no_progress,
+)
 from penstock.formats.beats.body import BodyDecoder
 from penstock.formats.beats.event import Event, decode_event
 from penstock.formats.beats.frame import (
@@ -40,19 +57,23 @@ from penstock.formats.beats.frame import (
     StretchKind,
 )
 from penstock.formats.beats.segment import Header, Options, decode_header
-from penstock.formats.beats.state import Position
+from penstock.formats.beats.state import Position, State
 from penstock.storage.files import FILES, File, opened
 from penstock.storage.spool_keys import is_key_proven, no_frame_reason
 
 CHUNK_SIZE: Final = 2**20
 """Bytes of a file that are read at a time."""
 
+
 HOLE_MIN: Final = FRAME_MAX
 """Bytes of a hole that are not read: no frame reaches over so many zeros."""
 
+
 HEADER_SIZE_MAX: Final = 12
 
+
 _TRANSFORMED: Final = Options.ENCRYPTED | Options.COMPRESSED
+
 _STATUSES: Final = {
     StretchKind.FRAME: BAD_CHECKSUM,
     StretchKind.GAP: GAP,
@@ -342,3 +363,201 @@ def _joined(found: Iterator[Frame | BadStretch]) -> Iterator[Frame | BadStretch]
         yield piece
     if held is not None:
         yield held
+
+
+def end_damage(segment: Segment, frame: Frame) -> Damage | None:
+    """Return the damage of a whole frame whose length at its end is wrong, or ``None``."""
+    if frame.warning is None:
+        return None
+    return frame_damage(segment, frame, BAD_END, f"the frame is whole, but {frame.warning}")
+
+
+class Judged(NamedTuple):
+    """Where the first event stands that is not acknowledged, and the damage of the stored position."""
+
+    position: Position
+    damage: Damage | None = None
+
+    def is_acknowledged(self, segment: int, offset: int) -> bool:
+        """Return whether what begins at a logical offset of a segment stands before the position."""
+        return (segment, offset) < (self.position.segment, self.position.offset)
+
+
+def judge_position(location: Location, *, key: bytes | None) -> Judged:
+    """Return from where on events wait; a location without a position has acknowledged nothing."""
+    if location.state is None or not location.segments:
+        return Judged(Position())
+    stored = location.state.position
+    first = Position(stored.segment)
+    for segment in location.segments:
+        if segment.number == stored.segment:
+            if location.state.version > 0 and stored.index == 0:
+                return Judged(first)  # as Beats reads it, whatever the offset says
+            return _judge(location, location.state, segment, key)
+    if stored.segment > location.segments[-1].number:
+        reason = f"the position is in segment {stored.segment}, before which all is acknowledged"
+        return Judged(first, _damage(location, PAST_END, reason))
+    return Judged(first)
+
+
+def _judge(location: Location, state: State, segment: Segment, key: bytes | None) -> Judged:
+    stored = state.position
+    place = _first_from(stored.offset, read_segment(segment, key=key), state.version)
+    if place is None:  # the segment cannot be read, which its reader reports
+        return Judged(Position(segment.number))
+    offset, index, is_end = place
+    if offset == stored.offset and (state.version == 0 or index == stored.index):
+        return Judged(Position(stored.segment, offset, index))
+    if is_end and stored.offset >= offset:
+        reason = f"the position is behind the end of segment {segment.number}, at {offset}: it is finished"
+        return Judged(stored, _damage(location, PAST_END, reason))
+    reason = (
+        f"the position, at {stored.offset} of segment {segment.number} with {stored.index} frames before it, is no"
+        " frame's beginning; the segment counts as not acknowledged"
+    )
+    return Judged(Position(segment.number), _damage(location, OFF_BOUNDARY, reason))
+
+
+def _first_from(offset: int, pieces: Iterator[Piece], version: int) -> tuple[int, int, bool] | None:
+    """Return offset and index of the first boundary from ``offset`` on, and whether the segment ends there."""
+    for piece in pieces:
+        if isinstance(piece, Header):
+            if version == 0 and piece.version != 0:
+                return piece.size, 0, False  # offsets of that time mean nothing here
+        elif isinstance(piece, End):
+            return piece.offset, piece.index, True
+        elif isinstance(piece, Frame):
+            if piece.offset >= offset:
+                return piece.offset, piece.index, False
+        elif piece.offset is not None and piece.index is not None and piece.offset >= offset:
+            return piece.offset, piece.index, False
+    return None
+
+
+def _damage(location: Location, status: str, reason: str) -> Damage:
+    path = location.state_path or location.path
+    return damage_at(path, status, reason, offset=0, size=location.state_size)
+
+
+class Waiting(NamedTuple):
+    """A frame that is not acknowledged, and its event, or why it has none."""
+
+    segment: Segment
+    header: Header
+    frame: Frame
+    event: Event | Damage
+    is_acknowledged: bool = False
+
+
+def read_waiting(
+    location: Location,
+    *,
+    key: bytes | None,
+    report: Report,
+    progress: Progress = no_progress,
+    whole: bool = False,
+) -> Iterator[Waiting]:
+    """Yield the frames that wait, by segment and place; those whose payload is no event too. Raises ``PathRefused``.
+
+    ``whole``: of the segment that the position is in, those before it too.
+    """
+    for segment, start in _segments(location, key, report, progress):
+        for waiting in _read(segment, None if whole else start, key, report, progress):
+            if whole and start is not None and waiting.frame.offset < start.offset:
+                waiting = waiting._replace(is_acknowledged=True)
+            yield waiting
+
+
+def _segments(
+    location: Location, key: bytes | None, report: Report, progress: Progress
+) -> Iterator[tuple[Segment, Position | None]]:
+    """Yield the segments in which something may wait, and from where on; ``None`` is the start."""
+    refuse_state(location)
+    for damage in location.found_damage:
+        report(damage)
+    judged = judge_position(location, key=key)
+    if judged.damage is not None:
+        report(judged.damage)
+    position = judged.position
+    for segment in location.segments:
+        if segment.number < position.segment:
+            progress(segment.size)
+        else:
+            yield segment, position if segment.number == position.segment else None
+
+
+def refuse_state(location: Location) -> None:
+    """Raise ``PathRefused`` for a position alone."""
+    if location.kind == "state":
+        raise PathRefused(
+            f"{location.path}: holds a position and no events; name its directory, or a segment"
+        )
+
+
+def _read(
+    segment: Segment, start: Position | None, key: bytes | None, report: Report, progress: Progress
+) -> Iterator[Waiting]:
+    header: Header | None = None
+    for piece in read_segment(segment, key=key, start=start, progress=progress):
+        match piece:
+            case Header():
+                header = piece
+            case Frame():
+                assert header is not None
+                yield _waiting(segment, header, piece, report)
+            case Damage():
+                report(piece)
+            case _:
+                pass  # the end of a segment holds nothing
+
+
+def _waiting(segment: Segment, header: Header, frame: Frame, report: Report) -> Waiting:
+    event = decode_frame(segment, header, frame)
+    damage = event if isinstance(event, Damage) else end_damage(segment, frame)
+    if damage is not None:
+        report(damage)
+    return Waiting(segment, header, frame, event)
+
+
+NOTES_MAX: Final = 10
+"""Oddities that are no damage and are reported one by one; a spool may have one in each of thousands of files."""
+
+
+class Tally:
+    """Counts what a read reports."""
+
+    def __init__(self) -> None:
+        self.too_deep = 0  # events that were not decoded
+        self._is_loss = False
+        self._places = 0
+        self._left: Counter[str] = Counter()  # events that were left out, by status
+        self._notes: list[str] = []
+
+    def add(self, damage: Damage) -> None:
+        self._is_loss = self._is_loss or damage.is_lost
+        if damage.status in LEFT_OUT:
+            self._left[damage.status] += 1
+        elif damage.status == TOO_DEEP:
+            self.too_deep += 1
+        elif is_counted(damage):
+            self._places += 1
+        else:
+            self._notes.append(damage.words)
+
+    def judge(self, path: Path, outcome: Outcome) -> None:
+        """Report what a finished read has found."""
+        outcome.is_damaged = self._is_loss
+        outcome.words += first_of(self._notes)
+        if self._places:
+            where = f"{path}: {self._places} places are damaged"
+            outcome.words.append(f"{where}; 'penstock verify' lists them")
+        if self.too_deep:
+            outcome.words.append(too_deep_words(self.too_deep))
+        for status, count in self._left.items():
+            outcome.words.append(f"{count} events were left out: {LEFT_OUT[status]}")
+
+
+def first_of(notes: list[str]) -> list[str]:
+    """Return the first notes, and how many there are beside."""
+    more = len(notes) - NOTES_MAX
+    return notes if more <= 0 else [*notes[:NOTES_MAX], f"and {more} more of this kind"]

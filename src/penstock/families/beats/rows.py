@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from penstock.families.beats.damage import BAD_END, severity_of
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.location import Location, Segment
-from penstock.families.beats.read import frame_damage, is_transformed
-from penstock.families.damage import Damage, fault_fields, place_row
-from penstock.families.family import Row, encode_payload
+from penstock.families.beats.read import (
+    decode_frame,
+    is_transformed,
+    read_segment,
+    read_waiting,
+)
+from penstock.families.damage import Damage, Report, damage_row, fault_fields, place_row
+from penstock.families.family import Progress, Row, encode_payload, no_progress
 from penstock.families.payloads import payload_fields
 from penstock.formats.beats.event import Event, event_as_json
 from penstock.formats.beats.frame import Frame
@@ -79,13 +85,6 @@ def frame_row(segment: Segment, header: Header, frame: Frame, event: Event | Dam
     }
 
 
-def end_damage(segment: Segment, frame: Frame) -> Damage | None:
-    """Return the damage of a whole frame whose length at its end is wrong, or ``None``."""
-    if frame.warning is None:
-        return None
-    return frame_damage(segment, frame, BAD_END, f"the frame is whole, but {frame.warning}")
-
-
 def queue_and_key(event: Event | Damage, otherwise: str) -> tuple[str, int]:
     """Return where an event belongs: what a task of ours says, else ``otherwise`` and 0."""
     task = None if isinstance(event, Damage) else task_of(event)
@@ -104,3 +103,55 @@ def task_row(segment: Segment, frame: Frame, event: Event | Damage, otherwise: s
         "event": None if isinstance(event, Damage) else event_as_json(event),
         **payload_fields(frame.payload),
     }
+
+
+def tasks(
+    location: Location,
+    *,
+    key: bytes | None,
+    report: Report,
+    queue: str | None = None,
+    progress: Progress = no_progress,
+) -> Iterator[Row]:
+    """Yield a row for each event that waits; ``queue`` leaves out those of all others.
+
+    Raises ``PathRefused`` for a file that holds no events.
+    """
+    name = location.name
+    for waiting in read_waiting(location, key=key, report=report, progress=progress):
+        row = task_row(waiting.segment, waiting.frame, waiting.event, name)
+        if queue is None or row["queue"] == queue:
+            yield row
+
+
+def dump(
+    location: Location, *, key: bytes | None, progress: Progress = no_progress
+) -> Iterator[Row]:
+    """Yield a row for everything that is stored; nothing stops it but the end."""
+    is_state_bad = any(damage.path == location.state_path for damage in location.found_damage)
+    if location.state_path is not None and not is_state_bad:
+        yield state_row(location)
+    for damage in location.found_damage:
+        yield damage_row(FAMILY, damage)
+    for segment in location.segments:
+        yield from _segment_rows(segment, key, progress)
+
+
+def _segment_rows(segment: Segment, key: bytes | None, progress: Progress) -> Iterator[Row]:
+    header: Header | None = None
+    for piece in read_segment(segment, key=key, progress=progress):
+        match piece:
+            case Header():
+                header = piece
+                row = place(segment.path, "segment", 0, header.size, "ok")
+                yield row | header_fields(segment, header)
+            case Frame():
+                assert header is not None
+                yield frame_row(segment, header, piece, decode_frame(segment, header, piece))
+            case Damage():
+                is_plain = header is not None and not header.options
+                yield damage_row(FAMILY, piece) | {
+                    "file_offset": piece.offset if is_plain else None
+                }
+            case _:
+                pass  # the end of a segment holds nothing

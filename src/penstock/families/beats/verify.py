@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 from penstock.families.beats.damage import MISSING, damage_at
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.location import Location, Segment
-from penstock.families.beats.position import Judged, judge_position
-from penstock.families.beats.read import End, decode_frame, read_segment
-from penstock.families.beats.rows import end_damage, header_fields, position_fields
+from penstock.families.beats.read import (
+    End,
+    Judged,
+    decode_frame,
+    end_damage,
+    judge_position,
+    read_segment,
+)
+from penstock.families.beats.rows import header_fields, position_fields
 from penstock.families.damage import Damage, DamageCount, damage_row, is_damage
 from penstock.families.family import Progress, Row, no_progress
 from penstock.formats.beats.frame import Frame

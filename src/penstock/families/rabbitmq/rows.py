@@ -162,7 +162,11 @@ def task_row(vhost: Vhost, queue: Queue, held: Held, report: Report) -> Row:
 
 def json_properties(stored: bytes | Properties) -> tuple[Row | None, str | None]:
     """Return properties as JSON, or why they cannot be read."""
-    return (json_of_properties(stored), None) if isinstance(stored, Properties) else json_of_stored(stored)
+    return (
+        (json_of_properties(stored), None)
+        if isinstance(stored, Properties)
+        else json_of_stored(stored)
+    )
 
 
 @lru_cache(maxsize=1024)  # publishers mostly set the same few properties

@@ -46,7 +46,9 @@ def rows_of_columns(
         _spans(parts.body_offset, parts.body_length),
         strict=True,
     )
-    for row, (address, sequence, persistent, delivered, expiry_us, block, body) in enumerate(columns):
+    for row, (address, sequence, persistent, delivered, expiry_us, block, body) in enumerate(
+        columns
+    ):
         if row in decoded:
             properties, reason = json_properties(decoded[row].content.stored_properties)
         else:

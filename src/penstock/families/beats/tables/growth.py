@@ -19,10 +19,10 @@ from penstock.errors import Compacted, InvalidValue, PathRefused
 from penstock.families.beats.damage import GONE
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.location import Location, Segment, resolve
-from penstock.families.beats.tables.keys import key_for
 from penstock.families.beats.tables.plan import (
     SegmentPlan,
     cut_segment,
+    key_for,
     read_header,
     segment_plan,
 )

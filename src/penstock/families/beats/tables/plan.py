@@ -11,24 +11,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import InvalidValue, TruncatedData, UnsupportedVersion
-from penstock.families.beats.damage import GONE, TORN, UNREADABLE, UNSUPPORTED, damage_at
+from penstock.errors import InvalidValue
+from penstock.families.beats.damage import (
+    BAD_END,
+    BAD_EVENT,
+)
 from penstock.families.beats.family import NAME as FAMILY
+from penstock.families.beats.family import key_of
 from penstock.families.beats.location import Location, Segment
-from penstock.families.beats.read import HEADER_SIZE_MAX, is_transformed
-from penstock.families.beats.tables.keys import key_for
-from penstock.families.beats.tasks import refuse_state
-from penstock.families.damage import Damage, words_of
+from penstock.families.beats.read import is_transformed, read_segment, refuse_state
+from penstock.families.damage import Damage
 from penstock.families.family import Split
 from penstock.families.plan import ROW_SIZE, edges, plan_damage
-from penstock.families.tables import Mode, Op, ReadOptions, Table, shown_path
-from penstock.formats.beats.segment import Header, Options, decode_header
+from penstock.families.sources import Source, file_at
+from penstock.families.tables import OK, Mode, Op, ReadOptions, Table, shown_path
+from penstock.formats.beats.segment import Header, Options
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX
-from penstock.storage.files import opened
+from penstock.storage.spool_keys import KEY_VARIABLE
 
 INDEX_BITS: Final = 32
 """Bits of a frame's number that are its place in the segment: headers count no further."""
+
 
 NUMBER_MAX: Final = INT64_MAX >> INDEX_BITS
 """The highest segment whose frames have numbers: further ones would be negative."""
@@ -87,33 +91,9 @@ def plan_source(source: str, location: Location, options: ReadOptions) -> list[S
 
 def read_header(segment: Segment) -> Header | Damage:
     """Return a segment's header, or what is wrong with it."""
-    head = b""
-    try:
-        with opened(segment.path) as file:
-            head = file.read(0, HEADER_SIZE_MAX)
-        return decode_header(head)
-    except TruncatedData:
-        reason = "the file ends inside the header"
-        return damage_at(
-            segment.path,
-            TORN,
-            reason,
-            offset=0,
-            size=len(head),
-            segment=segment.number,
-            data=head,
-            is_expected=segment.is_newest,
-        )
-    except UnsupportedVersion as error:
-        reason = f"{error.reason}: {error.found}"
-        return damage_at(
-            segment.path, UNSUPPORTED, reason, offset=error.offset, segment=segment.number
-        )
-    except FileNotFoundError:
-        reason = "the file went away meanwhile: its owner removed it"
-        return damage_at(segment.path, GONE, reason, segment=segment.number)
-    except OSError as error:
-        return damage_at(segment.path, UNREADABLE, words_of(error), segment=segment.number)
+    found = next(read_segment(segment, key=None))
+    assert isinstance(found, Header | Damage), "a header comes first, or damage instead"
+    return found
 
 
 def segment_plan(source: str, queue: str, segment: Segment, header: Header) -> SegmentPlan:
@@ -183,3 +163,42 @@ def number_of(segment: int, index: int) -> int | None:
 
 def _split(source: str, size: int, plan: object) -> Split:
     return Split(family=FAMILY, source=source, size=max(size, ROW_SIZE), plan=plan)
+
+
+def key_for(path: Path, kind: Options, options: ReadOptions) -> bytes | None:
+    """Return the key of a segment with these options of its own; ``None`` if it needs none.
+
+    Raises ``InvalidValue`` and ``PathMissing`` if it needs one and there is none.
+    """
+    if not kind & Options.ENCRYPTED:
+        return None
+    key = key_of(options.own)
+    if key is None:
+        raise InvalidValue(
+            f"{path}: is encrypted; name a file with its key, option keyFile or passwordFile, or set the variable"
+            f" {KEY_VARIABLE}"
+        )
+    return key
+
+
+def describe(name: str, location: Location) -> Source:
+    """Return what a pipeline needs to know of a spool. Raises ``PathRefused``.
+
+    Frames have an order, but what was acknowledged only ``state.dat`` tells, as of now: a spool has no log.
+    """
+    refuse_state(location)
+    paths = [segment.path for segment in location.segments]
+    if location.state_path is not None:
+        paths.append(location.state_path)
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"Beats' disk queue, {location.kind}",
+        files=tuple(file_at(name, path) for path in paths),
+        has_log=False,
+        queues=None,
+        removes_by_position=True,
+        whole_statuses=(OK, BAD_END, BAD_EVENT),
+        migration_refusal=f"{name}: tasks of a spool are brought to a node by 'penstock spool drain', or by 'penstock"
+        " enqueue --from', which keep their delays; a pipeline reads them",
+    )

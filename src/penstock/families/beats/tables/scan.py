@@ -23,8 +23,7 @@ from penstock.families.beats.damage import (
 )
 from penstock.families.beats.family import NAME as FAMILY
 from penstock.families.beats.tables.events import Events, Undecoded
-from penstock.families.beats.tables.keys import key_for
-from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, number_of
+from penstock.families.beats.tables.plan import NUMBER_MAX, SegmentPlan, key_for, number_of
 from penstock.families.beats.tables.read import read_segment, waits_from
 from penstock.families.damage import Damage, Severity, words_of
 from penstock.families.family import Split
