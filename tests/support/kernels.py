@@ -17,7 +17,7 @@ def use() -> None:
 
     from penstock.families.rabbitmq.location import resolve
     from penstock.families.rabbitmq.read import Wanted
-    from penstock.families.rabbitmq.tasks import tasks
+    from penstock.families.rabbitmq.rows import tasks
     from penstock.formats.beats.frame_scan import FrameScanner, scan_frames
     from penstock.formats.taskflux.entries import scan_entries
     from penstock.formats.taskflux.extensions import scan_extensions

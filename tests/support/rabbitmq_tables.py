@@ -19,7 +19,7 @@ from penstock.families.rabbitmq.dump import dump
 from penstock.families.rabbitmq.ingest import target_name
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.rabbitmq.journal import Publish, SequenceNumber

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from penstock.families.damage import Damage
-from penstock.families.rabbitmq import bulk_reading, columns, queue_index
+from penstock.families.rabbitmq import columns, read
 from penstock.families.rabbitmq.columns import Messages, read_columns
 from penstock.families.rabbitmq.location import Location, resolve
 from penstock.families.rabbitmq.read import Bodies, Held, Wanted, read_queue
-from penstock.families.rabbitmq.tasks import tasks
-from penstock.families.rabbitmq.windows import scan_index_columns
+from penstock.families.rabbitmq.rows import tasks
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.journal import Publish, SequenceNumber
 from penstock.formats.rabbitmq.message_scan import routing_keys
 from penstock.formats.rabbitmq.messages import Content
 from penstock.formats.rabbitmq.properties import Header, Kind, Properties, Value, encode_properties
 from penstock.formats.rabbitmq.terms import Atom, Map
+from penstock.storage.broker_files import scan_index_columns
 from penstock.storage.files import OpenFiles, opened
 from support.damage import random_damage
 from support.rabbitmq_directories import (
@@ -140,7 +140,7 @@ def test_small_batches_give_the_same(
 ) -> None:
     monkeypatch.setattr(columns, "BATCH_SIZE", 1000)
     monkeypatch.setattr(columns, "BATCH_ROWS", 10)
-    monkeypatch.setattr(bulk_reading, "GAP_MAX", 0)
+    monkeypatch.setattr(columns, "GAP_MAX", 0)
     location = resolve(unpacked(name, tmp_path))
     check(location, NEVER)
     check_rows(location, NEVER)
@@ -307,7 +307,8 @@ def test_files_that_change_meanwhile_are_read_alike(
 def test_more_records_than_are_held_are_left_out_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(queue_index, "RECORDS_MAX", most)
+    for module in (columns, read):
+        monkeypatch.setattr(module, "RECORDS_MAX", most)
     made = Directory(tmp_path / "node")
     queue = made.queue(b"orders")
     published = [segment.encode_publish(n, publish(n)) for n in range(ENTRY_COUNT)]

@@ -14,10 +14,10 @@ import pytest
 from penstock.errors import CannotConvert, PathRefused
 from penstock.families.damage import Damage
 from penstock.families.rabbitmq.convert import Converted, convert
-from penstock.families.rabbitmq.ingest import Selection, target_name
+from penstock.families.rabbitmq.ingest import target_name
 from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.read import Selection, Wanted
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.taskflux.location import resolve as resolve_taskflux
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PathMissing, PathRefused, UnknownFormat
-from penstock.families.rabbitmq.location import is_rabbitmq, resolve
+from penstock.families.rabbitmq.family import FAMILY
+from penstock.families.rabbitmq.location import resolve
 from penstock.formats.rabbitmq import segment
 from support.rabbitmq_directories import (
     ENTRY_COUNT,
@@ -35,7 +36,7 @@ def test_every_part_of_a_real_directory_is_known_for_what_it_is(tmp_path: Path) 
     kinds[str(store.relative_to(node))] = "store"
     kinds[str((store / "0.rdq").relative_to(node))] = "store-file"
     assert {name: resolve(node / name).kind for name in kinds} == kinds
-    assert all(is_rabbitmq(node / name) for name in kinds)
+    assert all(FAMILY.detect(node / name) for name in kinds)
 
 
 def test_vhosts_queues_and_stores_are_found_with_their_names(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_directories_without_files_of_a_broker_are_refused(tmp_path: Path) -> No
     (tmp_path / "other" / "notes.txt").write_text("notes")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "other", tmp_path / "pipe"):
-        assert not is_rabbitmq(path)
+        assert not FAMILY.detect(path)
         with pytest.raises(PathRefused, match="no files of RabbitMQ"):
             resolve(path)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families.rabbitmq.location import resolve
-from penstock.families.rabbitmq.other_queues import find_other_queues
+from penstock.families.rabbitmq.location import find_other_queues, resolve
 from support.rabbitmq_directories import NAMES, unpacked
 
 NAME = "c9_quorum_and_stream_kill9"

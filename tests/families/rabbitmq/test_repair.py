@@ -20,7 +20,7 @@ from penstock.families.rabbitmq.dump import dump
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.repair import STORE_FILE_SIZE, Repaired, repair
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal, queue_v2, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber

@@ -14,7 +14,7 @@ from penstock.errors import PathRefused
 from penstock.families.damage import Damage
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.formats.rabbitmq import journal, queue_v2, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
 from penstock.formats.rabbitmq.messages import Content

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.families.rabbitmq import queue_index
+from penstock.families.rabbitmq import read
 from penstock.families.rabbitmq.dump import dump
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.rabbitmq.verify import inspect, verify
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
 def test_a_file_of_countless_tiny_records_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_index, "RECORDS_MAX", 100)
+    monkeypatch.setattr(read, "RECORDS_MAX", 100)
     made = Directory(tmp_path / "node")
     queue = made.queue(b"orders")
     made.segment(queue, 0, segment.encode_publish(1, publish(1)), b"\x40\x02" * 150)

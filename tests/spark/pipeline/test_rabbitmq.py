@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidValue
-from penstock.families.rabbitmq.files import selection_of
 from penstock.families.rabbitmq.ingest import RANGE, plan, read_requests
 from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.read import selection_of
 from penstock.families.rabbitmq.verify import verify
 from penstock.families.sources import find_sources
 from penstock.formats.rabbitmq.envelope import decode_envelope

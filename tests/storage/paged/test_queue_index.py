@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.errors import CorruptData, DirectoryLocked, PathRefused, StorageFailed
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.checkpoint import (

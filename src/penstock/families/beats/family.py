@@ -53,7 +53,6 @@ class SegmentVersion(IntEnum):
 
 
 FORMATS: Final = {f"beats-{int(version)}": version for version in SegmentVersion}
-
 CBOR: Final = "cbor"
 """The serialization of spools where none is asked for."""
 

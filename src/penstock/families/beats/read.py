@@ -73,7 +73,6 @@ HEADER_SIZE_MAX: Final = 12
 
 
 _TRANSFORMED: Final = Options.ENCRYPTED | Options.COMPRESSED
-
 _STATUSES: Final = {
     StretchKind.FRAME: BAD_CHECKSUM,
     StretchKind.GAP: GAP,

@@ -8,28 +8,46 @@ the queue. Whatever is out of the ordinary, a message that is missing, damaged o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import UINT32
-from penstock.families.damage import Report
+from penstock.errors import InvalidValue, PathRefused
+from penstock.families.damage import Damage, Report, words_of
 from penstock.families.family import Progress, no_progress
-from penstock.families.rabbitmq.bulk_reading import Stretches, at_every_byte, read_stretches
+from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
 from penstock.families.rabbitmq.location import Queue
-from penstock.families.rabbitmq.queue_index import IndexPart, indexed_at, read_index_columns
 from penstock.families.rabbitmq.read import (
+    EXPIRY_MIN_US,
+    RECORDS_MAX,
+    SEQUENCE_BELIEVED,
     Bodies,
+    Embedded,
     Held,
+    Indexed,
+    Shared,
     Wanted,
+    believed_rows,
+    expiry_end_us,
+    finding_damage,
+    implausible,
     is_forgotten,
     read_held,
     read_queue,
+    too_many,
 )
 from penstock.families.rabbitmq.store_map import ID_DTYPE
-from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, TERM_MARKER, TERM_TAGS
-from penstock.formats.rabbitmq.merge_scan import EntryColumns
+from penstock.formats.rabbitmq import journal
+from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, TERM_MARKER, TERM_TAGS, Kind
+from penstock.formats.rabbitmq.merge_scan import (
+    EntryColumns,
+    RecordColumns,
+    joined,
+    merge_columns,
+    records_in,
+)
 from penstock.formats.rabbitmq.message_scan import (
     FIELD_COUNT,
     KEY_HEAD_SIZE,
@@ -39,19 +57,29 @@ from penstock.formats.rabbitmq.message_scan import (
 )
 from penstock.formats.rabbitmq.message_store import END_MARKER, FRAMING_SIZE, HEAD
 from penstock.formats.rabbitmq.messages import Message
+from penstock.storage.broker_files import (
+    ScanColumns,
+    scan_index_columns,
+    segment_scan_columns,
+)
+from penstock.storage.files import OpenFiles, opened
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+
 BATCH_SIZE: Final = 8 * 2**20
 """Bytes of messages that are read at a time: few calls, and what one step wrote is near for the next."""
+
 
 BATCH_ROWS: Final = 16_384
 """Messages from which on those of several segments are not put together any more."""
 
+
 PARTS_MAX: Final = 1024
 """Segments that are put together, so that many without a message do not gather their damage."""
+
 
 UNKNOWN: Final = -1
 """In ``delivered``: indexes of version 2 do not say."""
@@ -363,3 +391,195 @@ def _messages_of(helds: list[Held]) -> Messages:
         paths=tuple(numbers),
         decoded=decoded,
     )
+
+
+# --- version 1 in columns ------------------------------------------------------------------------
+
+
+class IndexPart(NamedTuple):
+    """What a segment and the journal's records of it add up to, and the damage of the two."""
+
+    entries: EntryColumns
+    segment: Path | None
+    journal: Path | None
+    found_damage: list[Damage]
+
+
+def indexed_at(entries: EntryColumns, at: int, path: Path) -> Indexed:
+    """Return one of the messages as ``read_index`` yields it; ``path`` is the file of its record."""
+    offset, length = int(entries.offset[at]), int(entries.length[at])
+    body: Embedded | Shared = Shared(entries.message_id[at].tobytes())
+    if length:
+        body = Embedded(path, offset + int(entries.size[at]) - length, length)
+    return Indexed(
+        sequence=int(entries.sequence[at]),
+        path=path,
+        offset=offset,
+        is_acked=bool(entries.is_acked[at]),
+        is_persistent=bool(entries.is_persistent[at]),
+        is_delivered=bool(entries.is_delivered[at]),
+        expiry_us=int(entries.expiry_us[at]),
+        body_size=int(entries.body_size[at]),
+        body=body,
+    )
+
+
+def read_index_columns(
+    queue: Queue, *, entry_count: int, report: Report, progress: Progress = no_progress
+) -> Iterator[IndexPart]:
+    """Yield what ``read_index`` yields of a queue of version 1, segment by segment.
+
+    The damage of the journal itself is reported at once, all else with its part. Raises ``DependencyMissing``.
+    """
+    records = _record_columns(queue.journal, journal.scan_journal_columns, report, progress)
+    order, numbers, firsts = _by_segment(records, entry_count)
+    end_us = expiry_end_us()
+    journaled = dict(zip(numbers, pairwise([*firsts, len(order)]), strict=True))
+    paths = dict(queue.segments)
+    for number in sorted(journaled.keys() | paths.keys()):
+        found_damage: list[Damage] = []
+        path = paths.get(number)
+        scan = segment_scan_columns(number, entry_count)
+        flushed = _record_columns(path, scan, found_damage.append, progress)
+        first, end = journaled.get(number, (0, 0))
+        entries, findings = merge_columns(
+            records.take(order[first:end]), flushed, number=number, entry_count=entry_count
+        )
+        found_damage += [finding_damage(queue, paths, finding) for finding in findings]
+        part = IndexPart(entries, path, queue.journal, found_damage)
+        yield _judged_columns(part, end_us)
+
+
+def _judged_columns(part: IndexPart, end_us: int) -> IndexPart:
+    """Return what ``_judged`` returns of the messages of a part; the damage is reported with the part."""
+    import numpy as np
+
+    entries = part.entries
+    expiry = entries.expiry_us
+    is_expiry_bad = (expiry != 0) & ((expiry < EXPIRY_MIN_US) | (expiry >= end_us))
+    is_bad = (is_expiry_bad | (entries.sequence >= SEQUENCE_BELIEVED)) & ~entries.is_acked
+    if not is_bad.any():
+        return part
+    for row in np.flatnonzero(is_bad).tolist():
+        path = part.journal if entries.is_journaled[row] else part.segment
+        assert path is not None, "a record comes from a file"
+        part.found_damage.extend(implausible(indexed_at(entries, row, path), end_us))
+    without = np.where(is_expiry_bad & is_bad, np.uint64(0), expiry)
+    return part._replace(entries=replace(entries, expiry_us=without))
+
+
+def _by_segment(
+    records: RecordColumns, entry_count: int
+) -> tuple[NDArray[np.int64], list[int], list[int]]:
+    """Return the rows sorted by segment, the numbers of those, and where in the rows each begins."""
+    import numpy as np
+
+    numbers = records.pieces.sequence // entry_count
+    order = np.argsort(numbers, kind="stable")
+    found, firsts = np.unique(numbers[order], return_index=True)
+    return order, found.tolist(), firsts.tolist()
+
+
+def _record_columns(
+    path: Path | None, scan: ScanColumns, report: Report, progress: Progress
+) -> RecordColumns:
+    """Return the records of a file, as many as are held; report what else there is."""
+    parts: list[RecordColumns] = []
+    if path is None:
+        return joined(parts)
+    try:
+        with opened(path) as file:
+            count = 0
+            for window in scan_index_columns(file, scan, progress=progress):
+                parts.append(records_in(window.data, window.pieces, base=window.base))
+                count += len(window.pieces)
+                if count > RECORDS_MAX:
+                    break
+    except (OSError, PathRefused) as error:
+        report(damage_at(path, UNREADABLE, words_of(error)))
+    except InvalidValue as error:
+        report(damage_at(path, "bad-name", str(error)))
+    return _only_records(path, joined(parts), report)
+
+
+def _only_records(path: Path, records: RecordColumns, report: Report) -> RecordColumns:
+    """Return what is a record that counts; report what is none, and where those begin that are too many."""
+    pieces = records.pieces
+    if len(records) > RECORDS_MAX and pieces.kind[RECORDS_MAX] != Kind.NONE:
+        report(too_many(path, int(pieces.offset[RECORDS_MAX])))
+        records = records.take(slice(0, RECORDS_MAX))
+    if not (records.pieces.kind == Kind.NONE).any():
+        return records
+    return records.take(_rows(believed_rows(path, list(records.to_pieces()), report)))
+
+
+def _rows(rows: list[int]) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.array(rows, dtype=np.int64)
+
+
+GAP_MAX: Final = 4096
+"""Bytes between two stretches that are read along: a call costs as much as so many bytes, or more."""
+
+
+class Stretches(NamedTuple):
+    """Places in files: the place of a file in a list, where a stretch begins there, and its size."""
+
+    file: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+    def take(self, rows: slice) -> Stretches:
+        return Stretches(self.file[rows], self.offset[rows], self.size[rows])
+
+
+def read_stretches(
+    paths: Sequence[Path], wanted: Stretches, files: OpenFiles
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return a buffer, and where each stretch begins in it: -1 where it is empty or cannot be read whole.
+
+    Files are read from front to back. What lies between stretches that are near is read along.
+    """
+    import numpy as np
+
+    places = np.full(len(wanted.size), -1, dtype=np.int64)
+    rows = np.flatnonzero(wanted.size > 0)
+    rows = rows[np.lexsort((wanted.offset[rows], wanted.file[rows]))]
+    if len(rows) == 0:
+        return np.frombuffer(b"", dtype=np.uint8), places
+    file, begin = wanted.file[rows], wanted.offset[rows]
+    end = begin + wanted.size[rows]
+    is_new = np.ones(len(rows), dtype=bool)
+    is_new[1:] = (file[1:] != file[:-1]) | (begin[1:] > end[:-1] + GAP_MAX)
+    firsts = np.flatnonzero(is_new)
+    run = np.cumsum(is_new) - 1
+    ends = np.maximum.reduceat(end, firsts)
+    pieces = [
+        _read(files, paths[number], start, stop - start)
+        for number, start, stop in zip(
+            file[firsts].tolist(), begin[firsts].tolist(), ends.tolist(), strict=True
+        )
+    ]
+    sizes = np.array([len(piece) for piece in pieces], dtype=np.int64)
+    bases = np.cumsum(sizes) - sizes
+    within = begin - begin[firsts][run]
+    is_whole = within + (end - begin) <= sizes[run]
+    places[rows] = np.where(is_whole, bases[run] + within, -1)
+    joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return np.frombuffer(joined, dtype=np.uint8), places
+
+
+def _read(files: OpenFiles, path: Path, offset: int, size: int) -> bytes:
+    try:
+        return files.read(path, offset, size)
+    except (OSError, PathRefused):
+        return b""  # the reader of a single message reports why
+
+
+def at_every_byte(data: NDArray[np.uint8], kind: str) -> NDArray[Any]:
+    """Return the values of a type that begin at each byte of a buffer: a view, from which some are taken."""
+    import numpy as np
+
+    count = max(0, len(data) - np.dtype(kind).itemsize + 1)
+    return np.ndarray((count,), dtype=kind, buffer=data, strides=(1,))

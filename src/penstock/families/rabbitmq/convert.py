@@ -11,14 +11,9 @@ from pathlib import Path
 
 from penstock.families.damage import Report
 from penstock.families.family import Progress, no_progress
-from penstock.families.rabbitmq.ingest import (
-    Left,
-    Selection,
-    home,
-    plan,
-    read_tasks,
-)
+from penstock.families.rabbitmq.ingest import home, plan, read_tasks
 from penstock.families.rabbitmq.location import Location
+from penstock.families.rabbitmq.read import Left, Selection
 from penstock.families.taskflux.task_log import new_task_log
 from penstock.formats.taskflux.variant import Variant
 

@@ -24,7 +24,10 @@ from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
 from penstock.families.rabbitmq.read import decode
 from penstock.families.rabbitmq.rows import message_fields, name_fields, place
-from penstock.families.rabbitmq.windows import (
+from penstock.formats.rabbitmq import journal, message_store, queue_v2
+from penstock.formats.rabbitmq.journal import Kind, Piece, Status
+from penstock.formats.rabbitmq.queue_v2 import SlotStatus
+from penstock.storage.broker_files import (
     Scan,
     StoreWindow,
     scan_index_file,
@@ -33,9 +36,6 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.formats.rabbitmq import journal, message_store, queue_v2
-from penstock.formats.rabbitmq.journal import Kind, Piece, Status
-from penstock.formats.rabbitmq.queue_v2 import SlotStatus
 from penstock.storage.files import File, opened
 
 _OPS: Final = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,14 +19,17 @@ from penstock.client.producer import producer_id
 from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
 from penstock.families.damage import Damage, Report, ignore
 from penstock.families.family import Progress, no_progress
+from penstock.families.rabbitmq.family import TOO_LARGE
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.queue_index import Embedded, message_damage
 from penstock.families.rabbitmq.read import (
     Bodies,
-    Count,
+    Embedded,
     Held,
+    Left,
+    Selection,
     Wanted,
     is_expired,
+    message_damage,
     read_queue,
 )
 from penstock.families.rabbitmq.rows import envelope_of, is_asked_for, vhost_name
@@ -44,36 +46,8 @@ SEPARATOR: Final = "~"
 
 _PLAIN: Final = frozenset(range(33, 127)) - frozenset(b"%~")
 
-TOO_LARGE: Final = "too-large"
-
 RANGE: Final = 1000
 """Sequence numbers from which one request takes its messages, as many as a node likes in a batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which messages are imported, and how."""
-
-    wanted: Wanted
-    vhost: bytes | None = None
-    queue: bytes | None = None
-    with_envelope: bool = True  # else the payload is the bare body
-
-
-@dataclass(slots=True)
-class Left:
-    """How many messages were left out."""
-
-    transient: int = 0
-    expired: int = 0
-    lost: int = 0  # no whole message was found
-    too_large: int = 0  # for a node
-
-    def add(self, other: Left) -> None:
-        self.transient += other.transient
-        self.expired += other.expired
-        self.lost += other.lost
-        self.too_large += other.too_large
 
 
 class Target(NamedTuple):
@@ -200,19 +174,13 @@ def _read(
             bodies = Bodies(vhost=same[0].vhost, files=files, report=ignore, progress=progress)
             for target in same:
                 left = Left()
-                yield target, _messages(target, bodies, wanted, left, report, progress), left
-
-
-def _messages(
-    target: Target, bodies: Bodies, wanted: Wanted, left: Left, report: Report, progress: Progress
-) -> Iterator[Held]:
-    count = Count()
-    yield from read_queue(
-        target.queue, bodies, wanted, report=report, count=count, progress=progress
-    )
-    left.transient += count.transient
-    left.expired += count.expired
-    left.lost += count.lost
+                yield (
+                    target,
+                    read_queue(
+                        target.queue, bodies, wanted, report=report, left=left, progress=progress
+                    ),
+                    left,
+                )
 
 
 def _task(

@@ -8,6 +8,7 @@ vhost is read with that vhost's stores and settings; one that stands alone is re
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,25 +16,36 @@ from typing import Final
 from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
 from penstock.families.damage import Damage, words_of
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
-from penstock.families.rabbitmq.other_queues import OtherQueue, find_other_queues
-from penstock.families.rabbitmq.windows import begins_with_record
+from penstock.families.rabbitmq.family import (
+    JOURNAL,
+    PERSISTENT,
+    TRANSIENT,
+    VHOSTS,
+    is_node,
+    is_queue,
+    is_store,
+    is_vhost,
+    kind_of_file,
+    numbered,
+)
 from penstock.formats.rabbitmq import message_store, queue_v2, segment
+from penstock.formats.rabbitmq.metadata import (
+    QueueKey,
+    QueueRecord,
+    decode_member_config,
+    scan_log,
+)
 from penstock.formats.rabbitmq.names import (
     ENTRY_COUNT_DEFAULT,
     StoredQueue,
     decode_config,
     decode_queue_name,
 )
+from penstock.storage.broker_files import begins_with_record
 from penstock.storage.files import FILES, read_whole
 
 SMALL_FILE_MAX: Final = 2**16
 """Bytes of a name or a setting: brokers allow names of 255 bytes, and settings are a line."""
-
-JOURNAL: Final = "journal.jif"
-PERSISTENT: Final = "msg_store_persistent"
-TRANSIENT: Final = "msg_store_transient"
-MESSAGE_STORES: Final = "msg_stores"
-_VHOSTS: Final = Path(MESSAGE_STORES) / "vhosts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,60 +132,28 @@ def resolve(path: Path) -> Location:
     return found
 
 
-def is_rabbitmq(path: Path) -> bool:
-    """Return whether a path is a directory of RabbitMQ, or a file that only RabbitMQ has."""
-    if path.is_dir():
-        return any(found(path) for found in (_is_node, _is_vhost, _is_queue, _is_store))
-    return path.is_file() and _kind_of_file(path) is not None
-
-
 # --- directories ---------------------------------------------------------------------------------
-
-
-def _is_node(path: Path) -> bool:
-    return (path / _VHOSTS).is_dir()
-
-
-def _is_vhost(path: Path) -> bool:
-    has_store = (path / PERSISTENT).is_dir() or (path / TRANSIENT).is_dir()
-    return (path / ".vhost").is_file() or has_store
-
-
-def _is_queue(path: Path) -> bool:
-    names = FILES.names(path)
-    return ".queue_name" in names or any(_is_index_name(name) for name in names)
-
-
-def _is_index_name(name: str) -> bool:
-    suffixes = (queue_v2.INDEX_SUFFIX, queue_v2.STORE_SUFFIX)
-    if name == JOURNAL or segment.parse_segment_name(name) is not None:
-        return True
-    return any(_numbered(name, suffix) is not None for suffix in suffixes)
-
-
-def _is_store(path: Path) -> bool:
-    return any(message_store.parse_store_name(name) is not None for name in FILES.names(path))
 
 
 def _resolve_directory(path: Path) -> Location | None:
     found_damage: list[Damage] = []
     lends_stores = False
     others: tuple[OtherQueue, ...] = ()
-    if _is_node(path):
-        kind, inside, others = "node", path / _VHOSTS, find_other_queues(path)
+    if is_node(path):
+        kind, inside, others = "node", path / VHOSTS, find_other_queues(path)
         found = [
             _vhost(inside / name, found_damage)
             for name in FILES.names(inside)
             if (inside / name).is_dir()
         ]
         vhosts = tuple(sorted(found, key=lambda vhost: (vhost.name or b"", vhost.path.name)))
-    elif _is_vhost(path):
+    elif is_vhost(path):
         kind, vhosts = "vhost", (_vhost(path, found_damage),)
-    elif _is_queue(path):
+    elif is_queue(path):
         kind, lends_stores = "queue", True
         around = _around(path, found_damage)
         vhosts = (replace(around, queues=(_queue(path, found_damage),)),)
-    elif _is_store(path):
+    elif is_store(path):
         kind = "store"
         vhosts = (Vhost(path=path, name=None, persistent=_store_files(path)),)
     else:
@@ -220,7 +200,7 @@ def _around(queue: Path, found_damage: list[Damage]) -> Vhost:
     """Return the vhost that a queue's directory stands in, or one that only holds the queue."""
     queue = queue.absolute()
     vhost = queue.parent.parent
-    if queue.parent.name == "queues" and _is_vhost(vhost):
+    if queue.parent.name == "queues" and is_vhost(vhost):
         return _around_vhost(vhost, found_damage)
     return Vhost(path=queue, name=None)
 
@@ -258,14 +238,8 @@ def _queue_name(path: Path, found_damage: list[Damage]) -> StoredQueue | None:
 
 
 def _by_number(path: Path, names: list[str], suffix: str) -> list[tuple[int, Path]]:
-    numbered = ((_numbered(name, suffix), path / name) for name in names)
-    return sorted((number, file) for number, file in numbered if number is not None)
-
-
-def _numbered(name: str, suffix: str) -> int | None:
-    if not name.endswith(suffix):
-        return None
-    return segment.parse_segment_name(name.removesuffix(suffix) + segment.SUFFIX)
+    found = ((numbered(name, suffix), path / name) for name in names)
+    return sorted((number, file) for number, file in found if number is not None)
 
 
 def _read_small(path: Path, found_damage: list[Damage]) -> bytes | None:
@@ -290,7 +264,7 @@ def _size(path: Path) -> int:
 def _resolve_file(path: Path) -> Location:
     if path.stat().st_size == 0:
         raise PathRefused(f"{path}: the file is empty; there is nothing in it to read")
-    kind = _kind_of_file(path)
+    kind = kind_of_file(path)
     if kind is None or not begins_with_record(path, kind):
         raise UnknownFormat(
             "not a file of RabbitMQ; name a journal.jif, or a file that ends in .idx, .rdq, .rdt, .qi or .qs"
@@ -323,14 +297,102 @@ def _number_of(path: Path) -> int:
     return segment.parse_segment_name(path.stem + segment.SUFFIX) or 0
 
 
-def _kind_of_file(path: Path) -> str | None:
-    """Return the kind of file that a path is: by its marker, if it has one, else by its name."""
-    name = path.name
-    if name == JOURNAL:
-        return "journal"
-    if segment.parse_segment_name(name) is not None:
-        return "segment"
-    if message_store.parse_store_name(name) is not None:
-        return "store-file"
-    marker = read_whole(FILES, path, size_max=3)
-    return {queue_v2.INDEX_MARKER: "index", queue_v2.STORE_MARKER: "queue-store"}.get(marker or b"")
+METADATA_MAX: Final = 64 * 2**20
+"""Bytes of a metadata file that are read. Mnesia empties its log at 4 MiB; a queue's record takes some 300 bytes."""
+
+
+LOGS: Final = (
+    "rabbit_durable_queue.DCD",
+    "rabbit_durable_queue.DCL",
+    "PREVIOUS.LOG",
+    "LATEST.LOG",
+)
+"""The files that hold queue records, in the order in which a node replays them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherQueue:
+    """A queue that is not classic."""
+
+    type: str  # quorum or stream
+    path: Path  # its directory; the node's if it has none
+    vhost: bytes | None  # None if no file tells it
+    queue: bytes | None
+
+    def is_asked_for(self, of_vhost: bytes | None, named: bytes | None) -> bool:
+        """Return whether the queue may be of this vhost and have this name; ``None`` is any."""
+        is_of_vhost = of_vhost is None or self.vhost in (None, of_vhost)
+        return is_of_vhost and (named is None or self.queue in (None, named))
+
+    @property
+    def words(self) -> str:
+        """The type and the name, for people."""
+        if self.queue is None:
+            return f"{self.type} {self.path.name!r}"
+        name = self.queue.decode("utf-8", "backslashreplace")
+        vhost = (self.vhost or b"").decode("utf-8", "backslashreplace")
+        return f"{self.type} {name!r} of vhost {vhost!r}"
+
+
+def find_other_queues(node: Path) -> tuple[OtherQueue, ...]:
+    """Return the quorum queues and streams that a node's data directory holds or names."""
+    records, local = _records(node)
+    found = [*_quorum_queues(node), *_streams(node, records)]
+    known = {(other.vhost, other.queue) for other in found}
+    for key, record in records.items():
+        # A record without a directory: the directory is lost, or the queue has its copies on other nodes.
+        is_here = local is None or not record.nodes or local in record.nodes
+        if record.type is not None and key not in known and is_here:
+            found.append(
+                OtherQueue(type=record.type, path=node, vhost=record.vhost, queue=record.queue)
+            )
+    found.sort(key=lambda each: (each.vhost or b"", each.queue or b"", str(each.path)))
+    return tuple(found)
+
+
+def _records(node: Path) -> tuple[dict[QueueKey, QueueRecord], str | None]:
+    """Return the queues that the metadata describes, and the name of the node that wrote it."""
+    records: dict[QueueKey, QueueRecord] = {}
+    local: str | None = None
+    for name in LOGS:
+        content = scan_log(_read(node / name))
+        local = content.node or local
+        for key, record in content.changes:
+            if record is None:
+                records.pop(key, None)
+            else:
+                records[key] = record
+    return records, local
+
+
+def _quorum_queues(node: Path) -> Iterator[OtherQueue]:
+    """Yield a queue for each directory of a member: ``quorum/<node>/<id>``."""
+    for home in _directories(node / "quorum"):
+        for path in _directories(home):
+            vhost, queue = decode_member_config(_read(path / "config")) or (None, None)
+            yield OtherQueue(type="quorum", path=path, vhost=vhost, queue=queue)
+
+
+def _streams(node: Path, records: dict[QueueKey, QueueRecord]) -> Iterator[OtherQueue]:
+    names = {record.directory: key for key, record in records.items() if record.type == "stream"}
+    for path in _directories(node / "stream"):
+        vhost, queue = names.get(path.name, (None, None))
+        yield OtherQueue(type="stream", path=path, vhost=vhost, queue=queue)
+
+
+def _directories(path: Path) -> Iterator[Path]:
+    """Yield the directories in a directory; the directory itself if it cannot be listed, for it may hold some."""
+    try:
+        names = FILES.names(path) if path.is_dir() else []
+        found = [path / name for name in sorted(names) if (path / name).is_dir()]
+    except (OSError, PathRefused):
+        found = [path]
+    yield from found
+
+
+def _read(path: Path) -> bytes:
+    """Return a metadata file; nothing if it is missing or cannot be read, for then the directories report."""
+    try:
+        return read_whole(FILES, path, size_max=METADATA_MAX) or b""
+    except (OSError, PathRefused):
+        return b""

@@ -9,6 +9,9 @@ a node, its metadata among them, are copied as they are.
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,30 +24,30 @@ from penstock.binary import Bytes
 from penstock.errors import BadData, PathRefused
 from penstock.families.damage import Damage, Report, damage_row, ignore, words_of
 from penstock.families.family import Progress, Row, no_progress
-from penstock.families.rabbitmq.copying import copy_tree
 from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
+from penstock.families.rabbitmq.family import JOURNAL, MESSAGE_STORES, PERSISTENT, TRANSIENT
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.ingest import home
-from penstock.families.rabbitmq.location import (
-    JOURNAL,
-    MESSAGE_STORES,
-    PERSISTENT,
-    TRANSIENT,
-    Location,
-    Queue,
-    Vhost,
-)
-from penstock.families.rabbitmq.plausible import (
+from penstock.families.rabbitmq.location import Location, Queue, Vhost
+from penstock.families.rabbitmq.read import (
     BAD_EXPIRY,
     BAD_SEQUENCE,
     BAD_SIZE,
     SEQUENCE_BELIEVED,
+    Bodies,
+    Held,
+    Shared,
+    Wanted,
+    decode,
+    read_queue,
 )
-from penstock.families.rabbitmq.queue_index import Shared
-from penstock.families.rabbitmq.read import Bodies, Held, Wanted, decode, read_queue
 from penstock.families.rabbitmq.store_map import report_gaps
 from penstock.families.rabbitmq.verify import own_store_damage
-from penstock.families.rabbitmq.windows import (
+from penstock.families.taskflux.new_directory import whole_directory
+from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
+from penstock.formats.rabbitmq.journal import Kind, Piece, Publish, SequenceNumber, Status
+from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
+from penstock.storage.broker_files import (
     Scan,
     StoreWindow,
     scan_index_file,
@@ -53,18 +56,17 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan,
 )
-from penstock.families.taskflux.new_directory import whole_directory
-from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment
-from penstock.formats.rabbitmq.journal import Kind, Piece, Publish, SequenceNumber, Status
-from penstock.formats.rabbitmq.names import encode_config, encode_queue_name
 from penstock.storage.files import FILES, File, OpenFiles, opened, replace_file
 
 EVERYTHING: Final = Wanted(as_of_us=0, transient=True, expired=True)
 
+
 STORE_FILE_SIZE: Final = 16 * 2**20
 """Bytes at which a broker begins the next store file, unless told otherwise."""
 
+
 BUFFER_SIZE: Final = 2**20
+
 
 MENDED: Final = {
     BAD_EXPIRY: "an impossible expiry, and were taken along without it",
@@ -452,3 +454,48 @@ def _copy_own_store(
         else:
             word = record.status.word
             yield damage_at(path, word, REASONS[word], offset=record.offset, size=record.size)
+
+
+PIECE: Final = 2**20
+"""Bytes that are copied at a time."""
+
+
+def copy_tree(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> Iterator[Damage]:
+    """Copy a directory, without the entries ``but``, with modes and times; yield what cannot be read.
+
+    Symbolic links are copied as links. Sockets and pipes are left out: a broker makes its own.
+    """
+    FILES.make_directory(target)
+    try:
+        names = [name for name in FILES.names(source) if name not in but]
+    except OSError as error:
+        yield damage_at(source, UNREADABLE, words_of(error))
+        return
+    for name in names:
+        yield from _copy(source / name, target / name)
+    shutil.copystat(source, target)
+    FILES.sync_directory(target)
+
+
+def _copy(source: Path, target: Path) -> Iterator[Damage]:
+    mode = source.lstat().st_mode
+    if stat.S_ISDIR(mode):
+        yield from copy_tree(source, target)
+    elif stat.S_ISLNK(mode):
+        os.symlink(os.readlink(source), target)  # noqa: PTH115, PTH211 - as it is, also if it leads nowhere
+    elif stat.S_ISREG(mode):
+        try:
+            FILES.open(source, write=False).close()
+        except (OSError, PathRefused) as error:
+            yield damage_at(source, UNREADABLE, words_of(error))
+            return
+        replace_file(FILES, target, _pieces(source))
+        shutil.copystat(source, target)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with opened(path) as file:
+        offset = 0
+        while piece := file.read(offset, PIECE):
+            yield piece
+            offset += len(piece)

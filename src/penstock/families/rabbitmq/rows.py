@@ -1,26 +1,31 @@
-"""The rows of a broker's records and messages.
+"""The rows of a broker's records and messages, and of tasks: what a broker has after a restart.
 
-Names of vhosts, queues, exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``base64``.
+Names of vhosts, queues, exchanges and keys are bytes to a broker: what is not UTF-8 is an object with ``base64``. Most
+messages of a queue have the address of the message before, and the properties of another one. Both become JSON once
+(docs/formats/rabbitmq-messages.md, "In bulk").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import repeat
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.binary import Bytes
-from penstock.errors import BadData
-from penstock.families.damage import Damage, Report, place_row
-from penstock.families.family import LEFT_OUT, Row, encode_payload
+from penstock.errors import BadData, PathRefused
+from penstock.families.damage import Damage, Report, ignore, place_row
+from penstock.families.family import LEFT_OUT, Progress, Row, encode_payload, no_progress
 from penstock.families.payloads import payload_fields
+from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
-from penstock.families.rabbitmq.location import Queue, Vhost
-from penstock.families.rabbitmq.other_queues import OtherQueue
-from penstock.families.rabbitmq.read import Held
+from penstock.families.rabbitmq.location import Location, OtherQueue, Queue, Vhost
+from penstock.families.rabbitmq.read import Bodies, Held, Wanted, read_queue
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
+from penstock.formats.rabbitmq.message_scan import routing_keys
 from penstock.formats.rabbitmq.messages import Message
 from penstock.formats.rabbitmq.properties import (
     JsonText,
@@ -29,6 +34,12 @@ from penstock.formats.rabbitmq.properties import (
     json_of_properties,
     json_of_text,
 )
+from penstock.storage.files import OpenFiles
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 place: Final = partial(place_row, FAMILY)
 """Return the names that every row about a place has."""
@@ -197,3 +208,140 @@ def _properties(message: Message) -> tuple[Properties | None, str | None]:
 
 def _unreadable(error: BadData) -> str:
     return f"the properties cannot be read: {error.reason}"
+
+
+BULK_FROM: Final = 2**20
+"""Bytes of files from which on messages are read in bulk: fewer are read sooner than the kernels are loaded."""
+
+
+def tasks(
+    location: Location,
+    wanted: Wanted,
+    *,
+    report: Report,
+    vhost: bytes | None = None,
+    queue: bytes | None = None,
+    progress: Progress = no_progress,
+    bulk_from: int = BULK_FROM,
+) -> Iterator[Row]:
+    """Yield a row for each message, by vhost, queue, priority and sequence number.
+
+    ``vhost`` and ``queue`` leave out all others. Files of ``bulk_from`` bytes or more are read in bulk where numpy and
+    numba are installed. Raises ``PathRefused`` where there is no index.
+    """
+    is_bulk = location.size >= bulk_from and _has_kernels()
+    for one, each, bodies in _queues(location, report, vhost, queue, progress):
+        if is_bulk and not each.indexes:  # messages of version 2 are read one by one in any case
+            for messages in read_columns(each, bodies, wanted, report=report, progress=progress):
+                yield from rows_of_columns(one, each, messages, report)
+        else:
+            for held in read_queue(each, bodies, wanted, report=report, progress=progress):
+                yield task_row(one, each, held, report)
+
+
+def _has_kernels() -> bool:
+    return all(find_spec(name) is not None for name in ("numpy", "numba"))
+
+
+def _queues(
+    location: Location,
+    report: Report,
+    vhost: bytes | None,
+    queue: bytes | None,
+    progress: Progress,
+) -> Iterator[tuple[Vhost, Queue, Bodies]]:
+    """Yield the queues to be read, each with what finds its messages."""
+    if location.kind in ("store", "store-file", "queue-store"):
+        raise PathRefused(
+            f"{location.path}: a store does not say which messages are still in a queue; name the queue's"
+            " directory or the node's, or see all messages with 'penstock dump'"
+        )
+    for damage in location.found_damage:
+        report(damage)
+    for one in location.vhosts:
+        with OpenFiles() as files:
+            # Damage in a store matters here only if a message is missing, which is reported then.
+            bodies = Bodies(vhost=one, files=files, report=ignore, progress=progress)
+            for each in one.queues:
+                if is_asked_for(one, each, vhost, queue):
+                    yield one, each, bodies
+
+
+_DELIVERED = {UNKNOWN: None, 0: False, 1: True}
+
+
+def rows_of_columns(
+    vhost: Vhost, queue: Queue, messages: Messages, report: Report
+) -> Iterator[Row]:
+    """Yield the row of each message of a queue; report properties that cannot be read."""
+    data, parts, decoded = messages.data.data, messages.parts, messages.decoded
+    columns = zip(
+        _addresses(vhost, queue, messages),
+        messages.sequence.tolist(),
+        messages.is_persistent.tolist(),
+        [_DELIVERED[delivered] for delivered in messages.delivered.tolist()],
+        messages.expiry_us.tolist(),
+        _spans(parts.properties_offset, parts.properties_length),
+        _spans(parts.body_offset, parts.body_length),
+        strict=True,
+    )
+    for row, (address, sequence, persistent, delivered, expiry_us, block, body) in enumerate(
+        columns
+    ):
+        if row in decoded:
+            properties, reason = json_properties(decoded[row].content.stored_properties)
+        else:
+            properties, reason = json_of_stored(bytes(data[block]))
+        if reason is not None:
+            path = messages.paths[int(messages.path[row])]
+            report(bad_properties(path, int(messages.offset[row]), sequence, reason))
+        yield task_fields(
+            address, sequence, persistent, delivered, expiry_us, properties, data[body]
+        )
+
+
+def _spans(offset: NDArray[np.int64], length: NDArray[np.int64]) -> Iterator[slice]:
+    return map(slice, offset.tolist(), (offset + length).tolist())
+
+
+def _addresses(vhost: Vhost, queue: Queue, messages: Messages) -> Iterator[TaskAddress]:
+    """Yield the address of each message. Those of a run of messages with one address are one object."""
+    import numpy as np
+
+    runs = _runs(messages)
+    known: dict[bytes, TaskAddress] = {}
+    lengths = np.diff(np.append(runs, len(messages)))
+    for row, length in zip(runs.tolist(), lengths.tolist(), strict=True):
+        start = int(messages.term_offset[row])
+        term = messages.data[start : start + int(messages.parts.address_length[row])].tobytes()
+        address = known.get(term) or _address(vhost, queue, messages, row)
+        if term:
+            known[term] = address
+        yield from repeat(address, length)
+
+
+def _runs(messages: Messages) -> NDArray[np.int64]:
+    """Return the rows that have another address than the row before; queues mostly have one."""
+    import numpy as np
+
+    is_new = np.ones(len(messages), dtype=bool)
+    is_new[1:] = np.diff(messages.parts.address) != 0
+    decoded = np.array(list(messages.decoded), dtype=np.int64)
+    is_new[decoded] = True  # their address is not known
+    is_new[decoded[decoded + 1 < len(messages)] + 1] = True
+    return np.flatnonzero(is_new)
+
+
+def _address(vhost: Vhost, queue: Queue, messages: Messages, row: int) -> TaskAddress:
+    parts, data = messages.parts, messages.data
+
+    def stretch(offset: int, length: int) -> bytes:
+        return data[offset : offset + length].tobytes()
+
+    own = None
+    if parts.vhost_length[row] >= 0:
+        own = stretch(parts.vhost_offset[row], parts.vhost_length[row])
+    exchange = stretch(parts.exchange_offset[row], parts.exchange_length[row])
+    return task_address(
+        vhost, queue, own=own, exchange=exchange, keys=routing_keys(data, parts, row)
+    )

@@ -16,9 +16,9 @@ from penstock.errors import PathRefused
 from penstock.families.damage import Report, words_of
 from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at, reason_of
-from penstock.families.rabbitmq.windows import StoreWindow, scan_store_file
 from penstock.formats.rabbitmq import message_store
 from penstock.formats.rabbitmq.message_store import FRAMING_SIZE, HEAD, Status
+from penstock.storage.broker_files import StoreWindow, scan_store_file
 from penstock.storage.files import OpenFiles, opened
 
 if TYPE_CHECKING:

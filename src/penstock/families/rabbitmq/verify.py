@@ -24,12 +24,11 @@ from penstock.families.family import Progress, Row, no_progress
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, REASONS, UNREADABLE, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.queue_index import message_damage
-from penstock.families.rabbitmq.read import Bodies, Count, Wanted, read_queue
+from penstock.families.rabbitmq.read import Bodies, Left, Wanted, message_damage, read_queue
 from penstock.families.rabbitmq.rows import message_fields, name_fields
-from penstock.families.rabbitmq.windows import scan_queue_store
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.properties import json_of_text
+from penstock.storage.broker_files import scan_queue_store
 from penstock.storage.files import OpenFiles, opened
 
 EVERYTHING = Wanted(as_of_us=0, expired=True)
@@ -103,11 +102,13 @@ def _queue_damage(
     summary: Summary,
     progress: Progress,
 ) -> Iterator[Damage]:
-    count = Count()
+    left, messages, body_size = Left(), 0, 0
     held_messages = read_queue(
-        queue, bodies, EVERYTHING, report=met.append, count=count, progress=progress
+        queue, bodies, EVERYTHING, report=met.append, left=left, progress=progress
     )
     for indexed, message in held_messages:
+        messages += 1
+        body_size += message.content.body_size
         _, reason = message_fields(message)
         if reason is not None:
             met.append(message_damage(indexed, BAD_PROPERTIES, reason))
@@ -115,17 +116,17 @@ def _queue_damage(
     for _, path in queue.stores:
         yield from own_store_damage(path, progress)
     yield from _drained(met)
-    summary.messages += count.messages
-    summary.lost += count.lost
+    summary.messages += messages
+    summary.lost += left.lost
     summary.queues.append(
         name_fields(vhost, queue)
         | {
             "priority": None if queue.name is None else queue.name.priority,
             "version": _versions(queue),
-            "messages": count.messages,
-            "transient": count.transient,
-            "lost": count.lost,
-            "body_size": count.body_size,
+            "messages": messages,
+            "transient": left.transient,
+            "lost": left.lost,
+            "body_size": body_size,
         }
     )
 

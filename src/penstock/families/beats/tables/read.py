@@ -49,7 +49,7 @@ def read_segment(plan: SegmentPlan, key: bytes | None) -> Iterator[FrameColumns 
 def waits_from(plan: SegmentPlan, key: bytes | None) -> int:
     """Return the logical offset from which on frames are not acknowledged: 0 if all wait, no frame's if none does.
 
-    As ``tools.beats.position`` judges: a position counts if it is a boundary with as many frames before it as it says;
+    As ``families.beats.read`` judges: a position counts if it is a boundary with as many frames before it as it says;
     behind the end of its segment that is finished; any other is not believed.
     """
     if plan.is_acknowledged:

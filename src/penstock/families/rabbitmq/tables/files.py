@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.families.rabbitmq.damage import HOLE, REASONS
 from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan
-from penstock.families.rabbitmq.windows import (
+from penstock.formats.kernel import compiled
+from penstock.formats.rabbitmq import journal, message_store, queue_v2
+from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, PUBLISH_FIELDS, Kind
+from penstock.storage.broker_files import (
     SLOTS,
     WINDOW,
     IndexWindow,
@@ -18,9 +21,6 @@ from penstock.families.rabbitmq.windows import (
     scan_store_file,
     segment_scan_columns,
 )
-from penstock.formats.kernel import compiled
-from penstock.formats.rabbitmq import journal, message_store, queue_v2
-from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, PUBLISH_FIELDS, Kind
 from penstock.storage.files import File, opened
 from penstock.storage.log_end import end_of_data
 

@@ -10,6 +10,7 @@ journal, which speaks of all of them and is short: brokers empty it at 32,768 re
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,12 @@ from penstock.errors import CannotConvert, InvalidValue, PathRefused
 from penstock.families.family import Split
 from penstock.families.plan import ROW_SIZE, plan_damage
 from penstock.families.rabbitmq.family import NAME as FAMILY
+from penstock.families.rabbitmq.ingest import last_write_us, target_name
 from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.tables.names import queue_of, text_of, vhost_of
+from penstock.families.rabbitmq.rows import vhost_name
+from penstock.families.sources import Source, SourceQueue, file_at
 from penstock.families.tables import Mode, ReadOptions, Table, shown_path
+from penstock.formats.rabbitmq.properties import json_of_text
 
 STORES: Final = ("store", "store-file", "queue-store")
 """The kinds of locations that have no index."""
@@ -236,3 +240,52 @@ def _parts(queue: Queue, split_size: int) -> Iterator[tuple[int, int | None, int
             first, held = number, 0
         held += size
     yield first, None, held + (0 if queue.journal is None else _size(queue.journal))
+
+
+def text_of(name: bytes) -> str:
+    """Return a name as text; one that is not UTF-8 as the JSON object that the tools show."""
+    shown = json_of_text(name)
+    return shown if isinstance(shown, str) else json.dumps(shown)
+
+
+def queue_of(vhost: Vhost, queue: Queue) -> str:
+    """Return the name that a queue has in tables: the one under which it is imported, which is no other's.
+
+    All priorities of a queue have one. A name that no queue of ours can have, for its length, is shown as it is.
+    """
+    try:
+        return str(target_name(vhost_name(vhost, queue), queue.label))
+    except CannotConvert:
+        return text_of(queue.label)
+
+
+def vhost_of(vhost: Vhost, queue: Queue) -> str | None:
+    """Return the name of the vhost that a queue is in, if any file tells it."""
+    name = vhost_name(vhost, queue)
+    return None if name is None else text_of(name)
+
+
+def describe(name: str, location: Location) -> Source:
+    """Return what a pipeline needs to know of a location.
+
+    Messages are numbered queue by queue, and nothing orders the records of two queues, or acks of one: a broker
+    has no log.
+    """
+    queues = {
+        queue_of(vhost, queue): vhost_of(vhost, queue)
+        for vhost in location.vhosts
+        for queue in vhost.queues
+    }
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"RabbitMQ, {location.kind}",
+        files=tuple(file_at(name, path) for path in location.files),
+        has_log=False,
+        queues=()
+        if location.kind in STORES
+        else tuple(SourceQueue(*each) for each in sorted(queues.items())),
+        migrated_with={"as_of": last_write_us(location), "properties": "envelope"},
+        is_ingested=True,
+        left_out=tuple(other.words for other in location.others),
+    )

@@ -23,8 +23,7 @@ from penstock.families.rabbitmq.tables.files import (
     read_rows,
 )
 from penstock.families.rabbitmq.tables.messages import MessageParts, ScannedMessages, json_of_keys
-from penstock.families.rabbitmq.tables.names import text_of
-from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan
+from penstock.families.rabbitmq.tables.plan import FileKind, FilePlan, QueuePlan, text_of
 from penstock.families.tables import Kind, Mode, Op, ReadOptions, Table, schema_of
 from penstock.formats.rabbitmq import queue_v2
 from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE

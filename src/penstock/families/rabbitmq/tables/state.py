@@ -25,8 +25,7 @@ from penstock.families.rabbitmq.read import Bodies, Wanted
 from penstock.families.rabbitmq.rows import vhost_name
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_keys, json_of_name
-from penstock.families.rabbitmq.tables.names import queue_of, vhost_of
-from penstock.families.rabbitmq.tables.plan import QueuePlan
+from penstock.families.rabbitmq.tables.plan import QueuePlan, queue_of, vhost_of
 from penstock.families.rabbitmq.tables.scan import address_properties, property_text
 from penstock.families.tables import Mode, ReadOptions, Table, schema_of, shown_path
 from penstock.storage.files import OpenFiles

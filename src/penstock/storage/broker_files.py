@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.binary import UINT32, Bytes
-from penstock.families.family import Progress, no_progress
 from penstock.formats.kernel import bulk
 from penstock.formats.rabbitmq import journal, message_store, proof, queue_v2, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, SequenceNumber, Status
@@ -26,26 +25,39 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+
 T = TypeVar("T")
+Progress = Callable[[int], None]
+"""Called with the number of bytes read since the last call."""
+
+
+def no_progress(_size: int) -> None:
+    """Show nothing."""
+
 
 WINDOW: Final = 4 * 2**20
 """Bytes read at a time, as a broker does: large enough to spread a call's cost."""
+
 
 EMBEDDED_MAX: Final = 64 * 2**20
 """How much of an index is held to judge one record. Brokers embed messages below 4096 bytes unless told
 otherwise; a length beyond this is damage, and must not bring the rest of a large file into memory.
 """
 
+
 STORE_WINDOW_MAX: Final = RECORD_SIZE_BELIEVED // 2 * 3
 """How much of a store file is held to judge one record. Two thirds hold the largest that is believed, so
 that a third of it can be passed over where there is none. Files that a broker did not enlarge are 16 MiB.
 """
 
+
 SLOTS: Final = 2**16
 """Slots of a version 2 index that are read at a time: 2 MiB."""
 
+
 Scan = Callable[..., Generator[Piece, None, int]]
 """The scan of a journal, or of a segment whose number is given already."""
+
 
 ScanColumns = Callable[..., Generator[PieceColumns, None, int]]
 """The same in columns."""

@@ -9,17 +9,17 @@ from random import Random
 import pytest
 
 from penstock.families.damage import Damage
-from penstock.families.rabbitmq import windows
 from penstock.families.rabbitmq.dump import dump
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.repair import Repaired, repair
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal, segment
 from penstock.formats.rabbitmq.journal import SequenceNumber
 from penstock.formats.rabbitmq.names import encode_config
 from penstock.formats.rabbitmq.terms import Atom, Map, encode_term
+from penstock.storage import broker_files
 from support.command import penstock
 from support.damage import flipped
 from support.rabbitmq_directories import Directory, journaled, publish, stored
@@ -194,7 +194,7 @@ def test_random_flips_cost_the_message_that_they_hit_and_no_other(
 ) -> None:
     random = Random(seed)
     kind = random.choice(("journal", "segment"))
-    monkeypatch.setattr(windows, "WINDOW", random.choice((256, 4096, 2**22)))
+    monkeypatch.setattr(broker_files, "WINDOW", random.choice((256, 4096, 2**22)))
     data = b"".join(index(kind, delivered=False, count=60))
     data = flipped(data, random.randrange(8 * len(data)))
     path = written(tmp_path / "broker", kind, data)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.families.rabbitmq.windows import (
+from penstock.formats.rabbitmq import journal, message_store, queue_v2
+from penstock.formats.rabbitmq.journal import Status
+from penstock.storage.broker_files import (
     begins_with_record,
     scan_index_file,
     scan_queue_store,
     scan_slots,
     scan_store_file,
 )
-from penstock.formats.rabbitmq import journal, message_store, queue_v2
-from penstock.formats.rabbitmq.journal import Status
 from penstock.storage.files import File, OsFiles
 from support.rabbitmq_directories import journaled, message, publish, stored
 from support.rabbitmq_reading import JOURNAL, SEGMENT, STORE, damaged, rows_of, scan_segment

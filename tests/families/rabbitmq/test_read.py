@@ -11,7 +11,7 @@ import pytest
 from penstock.families.rabbitmq.location import resolve
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.repair import Repaired, repair
-from penstock.families.rabbitmq.tasks import tasks
+from penstock.families.rabbitmq.rows import tasks
 from penstock.families.rabbitmq.verify import verify
 from penstock.formats.rabbitmq import journal
 from penstock.formats.rabbitmq.journal import SequenceNumber
