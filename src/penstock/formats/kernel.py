@@ -127,6 +127,7 @@ def _unpacking(form: str) -> Callable[..., Any]:
     little = _part(kernel_bytes.u32_little)
     readers: dict[str, Callable[..., Any]] = {
         ">B": part(lambda data, at: data[at] * 1),
+        ">H": _part(kernel_bytes.u16),
         ">I": u32,
         ">i": part(lambda data, at: signed(u32(data, at))),
         ">q": i64,
@@ -183,7 +184,6 @@ def scan_in_batches(
     make: Callable[[NDArray[np.int64]], T],
     room: Callable[[int], int],
     batch_rows: int,
-    interpreted: bool,
 ) -> Generator[T, None, int]:
     """Yield what ``make`` makes of each batch of rows that a kernel finds from ``start`` on; return where it ended.
 
@@ -194,11 +194,8 @@ def scan_in_batches(
     with bulk():
         import numpy as np
 
-    if interpreted:
-        buffer: Any = bytes(data)
-    else:
-        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-        kernel = compiled(kernel)
+    buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+    kernel = compiled(kernel)
     end = len(buffer)
     size = end if size is None else size
     stop = size if stop is None else stop

@@ -134,8 +134,7 @@ def test_a_scan_of_a_damaged_store_yields_what_the_page_says(
 ) -> None:
     data = change(DATA)
     assert scanned(STORE, data) == (expected, len(data))
-    for interpreted in (False, True):
-        assert scanned_in_columns(STORE, data, interpreted=interpreted) == (expected, len(data))
+    assert scanned_in_columns(STORE, data) == (expected, len(data))
 
 
 def test_a_bad_record_keeps_its_id_if_its_length_is_proved() -> None:

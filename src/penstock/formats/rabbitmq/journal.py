@@ -11,6 +11,7 @@ holds the rest of the file: torn, zeros, or no record. ``proof`` tells where rec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType
 
 from penstock.binary import UINT64, Bytes, hexadecimal
 from penstock.errors import InvalidValue
-from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
-from penstock.formats.kernel_bytes import emit, i64, u32, zeros_end
+from penstock.formats import kernel_bytes
+from penstock.formats.kernel import BATCH_ROWS, compiled_as, scan_in_batches
+from penstock.formats.kernel_bytes import emit
 from penstock.model import UINT64_MAX
 
 if TYPE_CHECKING:
@@ -122,8 +124,19 @@ class Publish:
 
 _OK, _BAD_MESSAGE, _BAD_RECORD, _TORN, _ZEROS, _ = map(int, Status)
 _NONE: Final = int(Kind.NONE)
+_TRANSIENT: Final = int(Kind.PUBLISH_TRANSIENT)
 UNDECIDED: Final = -1
 """The status of a row where only more data can tell what is there."""
+
+
+_NOT_ZERO: Final = re.compile(rb"[^\x00]")
+
+
+@compiled_as(kernel_bytes.zeros_end)
+def zeros_end(data: Any, start: Any, end: Any) -> Any:
+    """Return where the first byte from ``start`` on stands that is not zero, or ``end``."""
+    found = _NOT_ZERO.search(data, start, end)
+    return end if found is None else found.start()
 
 
 def begins_like_message(data: Any, offset: Any, length: Any) -> Any:
@@ -133,37 +146,37 @@ def begins_like_message(data: Any, offset: Any, length: Any) -> Any:
     return data[offset + 1] == _TUPLE_TAG or data[offset + 1] == _COMPRESSED_TAG
 
 
+_read_word: Final = Struct(">q").unpack_from
+_read_numbers: Final = Struct(">qII").unpack_from
+"""Returns the fields of a publish record behind its id."""
+
+
 def _judge(data: Any, position: Any, end: Any, size: Any) -> Any:
     """Return the row of what stands at ``position`` in a journal."""
-    if position + WORD_SIZE > size:
-        return no_record(position, _TORN, size)
     if position + WORD_SIZE > end:
-        return no_record(position, UNDECIDED, size)
-    kind = data[position] // 64 * 1
-    sequence = i64(data, position) & SEQUENCE_MAX
+        return no_record(position, _TORN if position + WORD_SIZE > size else UNDECIDED, size)
+    (word,) = _read_word(data, position)
+    kind = (word >> 62) & 3
     if kind >= 2:
-        return position, WORD_SIZE, _OK, kind, sequence, 0, 0, 0
+        return position, WORD_SIZE, _OK, kind, word & SEQUENCE_MAX, 0, 0, 0
     body = position + PUBLISH_SIZE
-    if body <= end and u32(data, body - 8) == 0 and zeros_end(data, position, body) == body:
+    if word == 0 and body <= end and zeros_end(data, position, body) == body:
         return no_record(position, _BAD_RECORD, size)
-    return judge_publish(data, position, body, kind, sequence, end, size)
+    return judge_publish(data, position, body, kind, word & SEQUENCE_MAX, end, size)
 
 
 def judge_publish(
     data: Any, position: Any, body: Any, kind: Any, sequence: Any, end: Any, size: Any
 ) -> Any:
     """Return the row of a publish record whose fields end at ``body``, in a journal and in a segment alike."""
-    length = 0
-    if body <= end:
-        length = u32(data, body - 4)
+    if body > end:
+        return no_record(position, _TORN if body > size else UNDECIDED, size)
+    expiry, body_size, length = _read_numbers(data, body - _FIELDS_BEHIND_ID)
     follower = body + length
-    if follower > size:
-        return no_record(position, _TORN, size)
     if follower > end:
-        return no_record(position, UNDECIDED, size)
+        return no_record(position, _TORN if follower > size else UNDECIDED, size)
     is_good = length == 0 or begins_like_message(data, body, length)
     status = _OK if is_good else _BAD_MESSAGE
-    expiry, body_size = i64(data, body - 16), u32(data, body - 8)
     return position, follower - position, status, kind, sequence, expiry, body_size, length
 
 
@@ -172,9 +185,16 @@ def no_record(position: Any, status: Any, size: Any) -> Any:
     return position, size - position, status, _NONE, 0, 0, 0, 0
 
 
+def settled(data: Any, piece: Any, end: Any, size: Any) -> Any:
+    """Return the status of a row: another than it has where only zeros follow."""
+    if piece[3] == _NONE and zeros_end(data, piece[0], end) == end:
+        return _ZEROS if end == size else UNDECIDED
+    return piece[2]
+
+
 # --- one by one ----------------------------------------------------------------------------------
 
-Judge = Callable[[Bytes, int, int, int], tuple[int, int, int, int, int, int, int, int]]
+Judge = Callable[[Bytes, int, int, int], tuple[int, int, int, int, SequenceNumber, int, int, int]]
 """Returns the row of what stands at a position, before the data's end and the file's."""
 
 
@@ -201,20 +221,21 @@ def scan_by(
     """Scan a journal or a segment."""
     end = len(data)
     size = end if size is None else size
-    stop = size if stop is None else stop
+    stop = size if stop is None else min(stop, size)
     position = start
-    while position < stop and position < size:
-        _, piece_size, code, kind, sequence, expiry, body_size, length = judge(
-            data, position, end, size
-        )
-        if kind == Kind.NONE and not bytes(data[position:end]).strip(b"\x00"):
-            code = Status.ZEROS if end == size else UNDECIDED
-        if code == UNDECIDED:
-            return position
-        id_end = position + piece_size - length - _FIELDS_BEHIND_ID
-        message_id = b"" if kind > 1 else bytes(data[id_end - MESSAGE_ID_SIZE : id_end])
+    while position < stop:
+        row = judge(data, position, end, size)
+        _, piece_size, code, kind, sequence, expiry, body_size, length = row
+        message_id = b""
+        if kind <= _TRANSIENT:
+            id_end = position + piece_size - length - _FIELDS_BEHIND_ID
+            message_id = bytes(data[id_end - MESSAGE_ID_SIZE : id_end])
+        elif kind == _NONE:
+            code = settled(data, row, end, size)
+            if code == UNDECIDED:
+                return position
         yield Piece(
-            position, piece_size, _STATUSES[code], _KINDS[kind], SequenceNumber(sequence),
+            position, piece_size, _STATUSES[code], _KINDS[kind], sequence,
             expiry & UINT64_MAX, body_size, length, message_id,
         )  # fmt: skip
         position += piece_size
@@ -315,11 +336,10 @@ def scan_journal_columns(
     stop: int | None = None,
     size: int | None = None,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[PieceColumns, None, int]:
     """Yield what ``scan`` yields, in batches of columns; returns what ``scan`` returns.
 
-    Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
+    Needs numpy and numba, which the ``tables`` extra brings.
     """
     return scan_in_batches(
         _journal_kernel,
@@ -331,7 +351,6 @@ def scan_journal_columns(
         make=PieceColumns.of_rows,
         room=lambda left: left // WORD_SIZE + 1,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
 
 
@@ -350,10 +369,3 @@ def _journal_kernel(data: Any, position: Any, stop: Any, end: Any, size: Any, ro
         count += 1
         position += piece[1]
     return count, position, False
-
-
-def settled(data: Any, piece: Any, end: Any, size: Any) -> Any:
-    """Return the status of a row: another than it has where only zeros follow."""
-    if piece[3] == _NONE and zeros_end(data, piece[0], end) == end:
-        return _ZEROS if end == size else UNDECIDED
-    return piece[2]

@@ -1,8 +1,7 @@
 """The message store, ``N.rdq`` and ``N.rdt``: messages that are too large for an index.
 
 This module owns the store's records. ``scan`` yields pieces one by one, ``scan_store_columns`` columns; both judge
-records by the same function, and a property test holds their searches together. What a message means
-is not known here (docs/formats/rabbitmq.md). The rules for what is no whole record:
+records and gaps by the same functions. What a message means is not known here (docs/formats/rabbitmq.md). The rules for what is no whole record:
 
 * A record is whole if its length fits the file, its message begins like a message and its end marker
   is there. What lies between has no checksum: it may be anything.
@@ -25,9 +24,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import UINT64, Bytes
-from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
-from penstock.formats.kernel_bytes import emit, i64, u32, zeros_end
-from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, begins_like_message
+from penstock.formats.kernel import BATCH_ROWS, compiled_as, scan_in_batches
+from penstock.formats.kernel_bytes import emit, u32
+from penstock.formats.rabbitmq.journal import MESSAGE_ID_SIZE, begins_like_message, zeros_end
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,16 +90,13 @@ class Piece(NamedTuple):
     message_id: bytes
 
 
-class _Undecided(Exception):
-    """What follows can only be judged with more of the file."""
-
-
 # --- what stands somewhere in a file -------------------------------------------------------------
 
 _OK, _BAD_MESSAGE, _BAD_MARKER, _BAD_LENGTH, _TORN, _ZEROS, _LEFTOVER = map(int, Status)
 _UNDECIDED: Final = -1  # only more data can tell
 _BEYOND: Final = 2**62
 _STATUSES: Final = tuple(Status)
+_read_length: Final = Struct(">q").unpack_from
 
 
 def _judge(data: Any, position: Any, end: Any, size: Any, behind_damage: Any) -> Any:
@@ -112,15 +108,13 @@ def _judge(data: Any, position: Any, end: Any, size: Any, behind_damage: Any) ->
         if end < size:
             return _UNDECIDED, 0
         return (_ZEROS if zeros_end(data, position, end) == end else _TORN), 0
-    counted = i64(data, position)
+    (counted,) = _read_length(data, position)
+    if 0 <= counted <= MESSAGE_ID_SIZE:
+        return (_ZEROS if counted == 0 else _BAD_LENGTH), 0
     if counted < 0 or counted > _BEYOND:
         counted = _BEYOND
     length = counted - MESSAGE_ID_SIZE
     follower = position + FRAMING_SIZE + length
-    if counted == 0:
-        return _ZEROS, 0
-    if length <= 0:
-        return _BAD_LENGTH, 0
     if follower > size or (behind_damage and follower - position > RECORD_SIZE_BELIEVED):
         return _TORN, 0
     if behind_damage and length < 2:
@@ -131,6 +125,67 @@ def _judge(data: Any, position: Any, end: Any, size: Any, behind_damage: Any) ->
         return _BAD_MARKER, length
     is_message = begins_like_message(data, position + _HEAD_SIZE, length)
     return (_OK if is_message else _BAD_MESSAGE), length
+
+
+def _gap(data: Any, position: Any, end: Any, size: Any, status: Any, length: Any) -> Any:
+    """Return size, status and length of what stands at ``position`` and is no whole record."""
+    if status == _UNDECIDED:
+        return 0, status, 0
+    if status == _BAD_MARKER or status == _BAD_MESSAGE:
+        piece_size = FRAMING_SIZE + length
+        follower = position + piece_size
+        after = _OK
+        if follower < size:
+            after, _ = _judge(data, follower, end, size, False)
+        if after == _OK or after == _ZEROS:
+            return piece_size, status, length
+        if after == _UNDECIDED:
+            return 0, after, 0
+    found, after = _next_record(data, position + 1, end, size)
+    if after == _OK:
+        return found - position, (_BAD_LENGTH if status == _TORN else status), 0
+    if after == _UNDECIDED:
+        return 0, after, 0
+    if status == _ZEROS and zeros_end(data, position, end) < end:
+        status = _LEFTOVER
+    return size - position, status, 0
+
+
+_CANDIDATE_SIZE: Final = 26  # a length, an id, and what a message begins with
+
+
+def _next_record_compiled(data: Any, position: Any, end: Any, size: Any) -> Any:
+    """Do as ``_next_record`` without a pattern, which numba does not know.
+
+    Only four zeros, a length and what a message begins with are worth a closer look.
+    """
+    while True:
+        while position + _CANDIDATE_SIZE <= end and not (
+            begins_like_message(data, position + _HEAD_SIZE, 2) and u32(data, position) == 0
+        ):
+            position += 1
+        if position + _CANDIDATE_SIZE > end:
+            return position, (_UNDECIDED if end < size else _TORN)
+        status, _ = _judge(data, position, end, size, True)
+        if status == _OK or status == _UNDECIDED:
+            return position, status
+        position += 1
+
+
+_CANDIDATE: Final = re.compile(rb"(?=\x00{4}(?!\x00{4}).{20}\x83[\x50\x68])", re.DOTALL)
+"""A length that can be believed, an id, and what a message begins with."""
+
+
+@compiled_as(_next_record_compiled)
+def _next_record(data: Bytes, position: int, end: int, size: int) -> tuple[int, int]:
+    """Return where the first believable record from ``position`` on begins, and a status: ``_OK`` if there is one."""
+    # In a long run of zeros only its last bytes can begin a length.
+    begin = max(position, zeros_end(data, position, end) - UINT64.size + 1)
+    for match in _CANDIDATE.finditer(data, begin):
+        status, _ = _judge(data, match.start(), end, size, True)
+        if status in (_OK, _UNDECIDED):
+            return match.start(), status
+    return end, _UNDECIDED if end < size else _TORN
 
 
 # --- one by one ----------------------------------------------------------------------------------
@@ -145,69 +200,22 @@ def scan(
     ends earlier. Returns where it stopped: before ``stop`` and the file's end only if more data is
     needed to judge what is there.
     """
-    size = len(data) if size is None else size
-    stop = size if stop is None else stop
-    position = start
-    while position < stop and position < size:
-        try:
-            piece = _piece(data, position, size)
-        except _Undecided:
-            return position
-        yield piece
-        position += piece.size
-    return position
-
-
-def _piece(data: Bytes, position: int, size: int) -> Piece:
-    """Return the record at ``position``, or the gap that begins there."""
-    code, length = _judged(data, position, size)
-    status = _STATUSES[code]  # quicker than to ask the enumeration
-    follower = position + FRAMING_SIZE + length
-    # The length of a bad record is right if what must follow a record follows.
-    is_framed = status in (Status.BAD_MESSAGE, Status.BAD_MARKER) and (
-        follower == size or _judged(data, follower, size)[0] in (Status.OK, Status.ZEROS)
-    )
-    if status is Status.OK or is_framed:
-        message_id = bytes(data[position + UINT64.size : position + HEAD.size])
-        return Piece(position, follower - position, status, length, message_id)
-    found = _search(data, position + 1, size)
-    if found is not None:
-        # The file does not end inside the record if records follow.
-        status = Status.BAD_LENGTH if status is Status.TORN else status
-        return Piece(position, found - position, status, 0, b"")
-    if status is Status.ZEROS and _NOT_ZERO.search(data, position):
-        status = Status.LEFTOVER
-    return Piece(position, size - position, status, 0, b"")
-
-
-def _judged(data: Bytes, position: int, size: int) -> tuple[int, int]:
-    status, length = _judge(data, position, len(data), size, False)
-    if status == _UNDECIDED:
-        raise _Undecided
-    return status, length
-
-
-_NOT_ZERO: Final = re.compile(rb"[^\x00]")
-_CANDIDATE: Final = re.compile(rb"(?=\x00{4}(?!\x00{4}).{20}\x83[\x50\x68])", re.DOTALL)
-"""A length that can be believed, an id, and what a message begins with."""
-
-
-def _search(data: Bytes, start: int, size: int) -> int | None:
-    """Return where the first believable record from ``start`` on begins, or ``None``."""
     end = len(data)
-    # In a long run of zeros only its last bytes can begin a length.
-    not_zero = _NOT_ZERO.search(data, start)
-    begin = max(start, (not_zero.start() if not_zero else end) - UINT64.size + 1)
-    for match in _CANDIDATE.finditer(data, begin):
-        offset = match.start()
-        status, _ = _judge(data, offset, end, size, True)
-        if status == _UNDECIDED:
-            raise _Undecided
-        if status == _OK:
-            return offset
-    if end < size:
-        raise _Undecided
-    return None
+    size = end if size is None else size
+    stop = size if stop is None else min(stop, size)
+    position = start
+    while position < stop:
+        code, length = _judge(data, position, end, size, False)
+        piece_size = FRAMING_SIZE + length
+        if code != _OK:
+            piece_size, code, length = _gap(data, position, end, size, code, length)
+            if code == _UNDECIDED:
+                return position
+        id_end = position + _HEAD_SIZE
+        message_id = bytes(data[id_end - MESSAGE_ID_SIZE : id_end]) if length else b""
+        yield Piece(position, piece_size, _STATUSES[code], length, message_id)
+        position += piece_size
+    return position
 
 
 def decode_message(data: Bytes, piece: Piece) -> bytes:
@@ -256,11 +264,10 @@ def scan_store_columns(
     stop: int | None = None,
     size: int | None = None,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[StoreColumns, None, int]:
     """Yield what ``scan`` yields, in batches of columns; returns what ``scan`` returns.
 
-    Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
+    Needs numpy and numba, which the ``tables`` extra brings.
     """
     # No two gaps touch, so there are at most two pieces for each record that fits.
     return scan_in_batches(
@@ -273,11 +280,7 @@ def scan_store_columns(
         make=StoreColumns.of_rows,
         room=lambda left: 2 * (left // FRAMING_SIZE) + 2,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
-
-
-_CANDIDATE_SIZE: Final = 26  # a length, an id, and what a message begins with
 
 
 def _store_kernel(data: Any, position: Any, stop: Any, end: Any, size: Any, rows: Any) -> Any:
@@ -296,45 +299,3 @@ def _store_kernel(data: Any, position: Any, stop: Any, end: Any, size: Any, rows
         count += 1
         position += piece_size
     return count, position, False
-
-
-def _gap(data: Any, position: Any, end: Any, size: Any, status: Any, length: Any) -> Any:
-    """Return size, status and length of what stands at ``position`` and is no whole record."""
-    if status == _UNDECIDED:
-        return 0, status, 0
-    if status == _BAD_MARKER or status == _BAD_MESSAGE:
-        piece_size = FRAMING_SIZE + length
-        follower = position + piece_size
-        after = _OK
-        if follower < size:
-            after, _ = _judge(data, follower, end, size, False)
-        if after == _OK or after == _ZEROS:
-            return piece_size, status, length
-        if after == _UNDECIDED:
-            return 0, after, 0
-    found, after = _next_record(data, position + 1, end, size)
-    if after == _OK:
-        return found - position, (_BAD_LENGTH if status == _TORN else status), 0
-    if after == _UNDECIDED:
-        return 0, after, 0
-    if status == _ZEROS and zeros_end(data, position, end) < end:
-        status = _LEFTOVER
-    return size - position, status, 0
-
-
-def _next_record(data: Any, position: Any, end: Any, size: Any) -> Any:
-    """Return where the first believable record from ``position`` on begins, and a status: ``_OK`` if there is one.
-
-    Only four zeros, a length and what a message begins with are worth a closer look.
-    """
-    while True:
-        while position + _CANDIDATE_SIZE <= end and not (
-            begins_like_message(data, position + _HEAD_SIZE, 2) and u32(data, position) == 0
-        ):
-            position += 1
-        if position + _CANDIDATE_SIZE > end:
-            return position, (_UNDECIDED if end < size else _TORN)
-        status, _ = _judge(data, position, end, size, True)
-        if status == _OK or status == _UNDECIDED:
-            return position, status
-        position += 1

@@ -12,13 +12,14 @@ is lost by a tear: the journal still holds what was being flushed.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.errors import InvalidValue
 from penstock.formats.kernel import BATCH_ROWS, scan_in_batches
-from penstock.formats.kernel_bytes import emit, u16
+from penstock.formats.kernel_bytes import emit
 from penstock.formats.rabbitmq.journal import (
     PUBLISH_FIELDS,
     SEQUENCE_MAX,
@@ -50,6 +51,7 @@ PUBLISH_SIZE: Final = HEAD.size + PUBLISH_FIELDS.size
 SUFFIX: Final = ".idx"
 
 _HEAD_SIZE: Final = HEAD.size
+_read_head: Final = HEAD.unpack_from
 
 _OK, _BAD_RECORD, _TORN = map(int, (Status.OK, Status.BAD_RECORD, Status.TORN))
 _KIND_PERSISTENT, _KIND_TRANSIENT = int(Kind.PUBLISH_PERSISTENT), int(Kind.PUBLISH_TRANSIENT)
@@ -127,21 +129,17 @@ def scan(
     needed to judge what is there. Raises ``InvalidValue`` if no such segment can be.
     """
     first = _first_sequence(segment, entry_count)
-    return scan_by(
-        lambda data, position, end, size: _judge(data, first, entry_count, position, end, size),
-        data, start=start, stop=stop, size=size,
-    )  # fmt: skip
+    judge = partial(_judge, first, entry_count)
+    return scan_by(judge, data, start=start, stop=stop, size=size)
 
 
 def _judge(
-    data: Any, first: Any, entry_count: Any, position: Any, end: Any, size: Any
+    first: Any, entry_count: Any, data: Any, position: Any, end: Any, size: Any
 ) -> Any:  # fmt: skip
     """Return the row of what stands at ``position``, as ``journal`` has them. Runs interpreted and compiled."""
-    if position + _HEAD_SIZE > size:
-        return no_record(position, _TORN, size)
     if position + _HEAD_SIZE > end:
-        return no_record(position, UNDECIDED, size)
-    head = u16(data, position)
+        return no_record(position, _TORN if position + _HEAD_SIZE > size else UNDECIDED, size)
+    (head,) = _read_head(data, position)
     relative = head & _RELATIVE
     if head < _PERSISTENT or relative >= entry_count:
         return no_record(position, _BAD_RECORD, size)
@@ -176,11 +174,10 @@ def scan_segment_columns(
     stop: int | None = None,
     size: int | None = None,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[PieceColumns, None, int]:
     """Yield what ``scan`` yields, in batches of columns; returns and raises what ``scan`` does.
 
-    Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
+    Needs numpy and numba, which the ``tables`` extra brings.
     """
     return scan_in_batches(
         _segment_kernel,
@@ -194,7 +191,6 @@ def scan_segment_columns(
         make=PieceColumns.of_rows,
         room=lambda left: left // HEAD.size + 1,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
 
 
@@ -206,7 +202,7 @@ def _segment_kernel(
     while position < stop and position < size:
         if count == rows.shape[1]:
             return count, position, True
-        piece = _judge(data, first, entry_count, position, end, size)
+        piece = _judge(first, entry_count, data, position, end, size)
         status = settled(data, piece, end, size)
         if status == UNDECIDED:
             return count, position, False
