@@ -117,7 +117,7 @@ def scan_segment(data: bytes, **window: int) -> Generator[journal.Piece, None, i
 
 
 def scan_segment_columns(data: bytes, **window: int) -> Generator[journal.PieceColumns, None, int]:
-    return segment.scan_segment_columns(data, segment=3, entry_count=2048, **window)  # type: ignore[arg-type]
+    return segment.scan_segment_columns(data, segment=3, entry_count=2048, **window)
 
 
 JOURNAL = Form(
