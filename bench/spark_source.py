@@ -40,8 +40,7 @@ from penstock.formats.taskflux.log import LogLayout, segment_name
 from penstock.model import CreateQueue, HardState, Index, NodeId, Policy, QueueName, Term
 from penstock.spark import session
 from penstock.spark.pipeline.moment import moment
-from penstock.spark.source import Task
-from penstock.spark.worker import settle
+from penstock.spark.source import Task, settle
 from penstock.storage.directory import NodeDirectory
 from penstock.storage.files import OsFiles
 

@@ -27,7 +27,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import PieceColumns
 from penstock.protocol.version2 import Entries
-from penstock.spark.worker import in_a_sentence, settle
+from penstock.spark.source import in_a_sentence, settle
 from penstock.storage.reading import Batch
 
 if TYPE_CHECKING:

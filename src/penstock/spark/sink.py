@@ -41,7 +41,7 @@ from penstock.client.values import checked_queue
 from penstock.errors import InvalidValue
 from penstock.protocol.version2 import Enqueue, Producer
 from penstock.spark.node import reach
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.source import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,9 +1,14 @@
-"""``spark.read.format("penstock")``: our files as a source of Spark's own kind."""
+"""The format ``penstock`` of Spark: its options, its readers and writers, and how they behave in Spark's processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,15 +21,63 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidValue
+from penstock.client.addresses import parse_addresses
+from penstock.errors import InvalidValue, PenstockError
 from penstock.families.family import Split
+from penstock.families.options import parse_fields, parse_number, parse_text
 from penstock.families.plan import plan, read_splits
-from penstock.families.tables import ReadOptions, parse_options, schema_of
-from penstock.spark.sink_options import SinkOptions, is_of_sink, parse_sink_options
-from penstock.spark.worker import in_a_sentence, settle
+from penstock.families.tables import KNOWN, PATHS, ReadOptions, parse_options, schema_of
+from penstock.model import INT64_MIN, QueueName
+from penstock.spark.daemon import MODULE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+"""The variable by which Spark's processes decide whether an error is sent to the driver with its traceback."""
+
+
+def in_a_sentence(method: Callable[P, T]) -> Callable[P, T]:
+    """Let an error of ours reach the user as its sentence, without a traceback."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except PenstockError as error:
+            if is_of_spark():
+                # A process of Spark's exits after the error, so this hides no other traceback.
+                os.environ[_HIDE_TRACEBACK] = "1"
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+def is_of_spark() -> bool:
+    """Return whether Spark started this process to plan or to read."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.startswith(("pyspark.", MODULE))
+
+
+_TRACKED_MAX: Final = 10_000
+"""Objects that may be walked through behind every task; loading numba and Arrow leaves a hundred thousand."""
+
+
+def settle() -> None:
+    """Take what is loaded by now out of garbage collection; called behind every read, for any may load more.
+
+    Spark collects behind every task, and would walk each time through all that numba and Arrow keep: that can take
+    longer than the read.
+    """
+    if len(gc.get_objects()) > _TRACKED_MAX:
+        gc.collect()
+        gc.freeze()
+
+
+# --- the source ----------------------------------------------------------------------------------
 
 
 def register(spark: SparkSession) -> None:
@@ -164,3 +217,70 @@ class Reader(DataSourceReader):
         assert isinstance(partition, Task)
         yield from read_splits(partition.splits, self._options, self._columns)
         settle()
+
+
+# --- the options of a write ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one write."""
+
+    node: str
+    queue: str | None = None  # of all rows; None: each row's own
+    key: int | None = None  # of all rows; None: each row's own, 0 without such a column
+    # Who writes, over restarts; None: the query, or nobody but this one write.
+    application: str | None = None
+    version: int | None = None  # which write of the application's this is; a stream numbers its own
+
+
+VERSION_MAX: Final = 2**53
+"""Numbers of requests are made of it and must fit 64 bits."""
+
+
+def _version(value: str) -> int:
+    number = parse_number(0)(value)
+    if number > VERSION_MAX:
+        raise ValueError(f"a whole number from 0 to {VERSION_MAX}")
+    return number
+
+
+def _queue(value: str) -> str:
+    try:
+        return QueueName(value)
+    except InvalidValue as error:
+        raise ValueError(f"a queue's name: {error}") from None
+
+
+_OF_SINKS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "node": ("node", parse_text),
+    "queue": ("queue", _queue),
+    "key": ("key", parse_number(INT64_MIN)),
+    "txnAppId": ("application", parse_text),
+    "txnVersion": ("version", _version),
+}
+_ONLY_OF_SINKS: Final = [name for name in _OF_SINKS if name not in KNOWN]
+_OF_SPARK: Final = ("checkpointlocation", "queryname", "outputmode")
+"""What a stream is told and hands on to its sink."""
+
+
+def is_of_sink(options: Mapping[str, str]) -> bool:
+    """Return whether some option is one that only a write has."""
+    only = {*map(str.lower, _ONLY_OF_SINKS), *_OF_SPARK}
+    return any(name.lower() in only for name in options)
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return what the options of a write say. Raises ``InvalidValue``."""
+    if any(name.lower() in PATHS for name in options):
+        raise InvalidValue(
+            "a path, and nothing but a live node is written to: option node, and save() without a path; options"
+            f" {', '.join(_ONLY_OF_SINKS)} are of a write, a read is filtered by its columns"
+        )
+    given = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    fields = parse_fields(given, _OF_SINKS)
+    if "node" not in fields:
+        raise InvalidValue("no node to write to; give option node, such as 127.0.0.1:2602")
+    parsed = SinkOptions(**fields)  # type: ignore[arg-type]
+    parse_addresses(parsed.node)
+    return parsed

@@ -26,7 +26,7 @@ from penstock.families.registry import families, open_files
 from penstock.families.tables import ReadOptions, Table
 from penstock.spark.node import NodeLog, NodePlan
 from penstock.spark.node import read_range as read_from_node
-from penstock.spark.worker import in_a_sentence, settle
+from penstock.spark.source import in_a_sentence, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from traceback import extract_tb
 import pytest
 
 from penstock.errors import InvalidValue
-from penstock.spark.worker import in_a_sentence, settle
+from penstock.spark.source import in_a_sentence, settle
 from support.samples import THREE
 from support.spark_tables import read_rows, reader_of, tasks_of
 
