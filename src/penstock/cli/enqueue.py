@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli.connection import NODE, NodeOption, connected
 from penstock.cli.files import open_path, with_family_flags
-from penstock.cli.output import PATIENCE_S, Exit, bar, emit, say
+from penstock.cli.output import Bar, Exit, bar, emit, say
 from penstock.cli.task_input import (
     STDIN,
     DelayOption,
@@ -35,10 +31,9 @@ from penstock.errors import (
     PenstockError,
     PolicyViolated,
 )
-from penstock.families.family import Files, Outcome, Sending, send_numbered
+from penstock.families.family import Files, Outcome, Sending
 from penstock.families.options import Operation, Values
 from penstock.model import DEFAULT_QUEUE
-from penstock.protocol.version2 import Enqueue
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -172,9 +167,7 @@ def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> No
         for sending in sendings:
             if sending.queue != DEFAULT_QUEUE:
                 client.create_queue(sending.queue, exist_ok=True)
-            counts: Counter[str] = Counter({sending.queue: 0})
-            send_numbered(client, _counted(sending.requests, counts), sending.owner)
-            for queue, count in counts.items():
+            for queue, count in sending.send(client).items():
                 totals.setdefault(queue, Counter()).update(count=count)
             left = asdict(sending.left)
             totals[sending.queue].update({f"left_{name}": count for name, count in left.items()})
@@ -183,13 +176,6 @@ def _send_all(client: Client, sendings: Iterator[Sending], totals: Totals) -> No
             "run the same command again: it continues where this run ended and enqueues nothing twice"
         )
         raise
-
-
-def _counted(requests: Iterator[Enqueue], counts: Counter[str]) -> Iterator[Enqueue]:
-    """Yield the requests and count their tasks, those of earlier runs included."""
-    for request in requests:
-        counts[request.queue] += len(request.payloads)
-        yield request
 
 
 def _feed(
@@ -226,9 +212,9 @@ def _send(
     client: Client, feed: Feed, tally: Tally, *, delay: float | None, ttl: float | None
 ) -> None:
     """Send everything there is. Raises ``PenstockError``, after saying what was taken."""
-    with Count() as shown:
+    with bar(None, "tasks") as shown:
         while (queue := feed.next_queue()) is not None:
-            first, second = tee(shown.each(feed.chunk()))  # in step, so nothing piles up between
+            first, second = tee(_shown(feed.chunk(), shown))  # in step, so nothing piles up between
             keys, payloads = (task.key for task in first), (task.payload for task in second)
             try:
                 ids = client.enqueue_many(queue, payloads, keys=keys, delay=delay, ttl=ttl)
@@ -239,6 +225,14 @@ def _send(
                     say(tally.words(is_broken=isinstance(error, ConnectionFailed)))
                 raise
             tally.add(queue, ids)
+
+
+def _shown(tasks: Iterator[NewTask], shown: Bar) -> Iterator[NewTask]:
+    """Yield the tasks and show how many there were."""
+    for count, task in enumerate(tasks, 1):
+        if count % _SHOWN_EVERY == 0:
+            shown.advance(_SHOWN_EVERY)
+        yield task
 
 
 class Tally:
@@ -275,54 +269,3 @@ class Tally:
         """Print a row for each queue that took something."""
         for queue, (count, first, last) in () if self._with_ids else self._taken.items():
             emit({"queue": queue, "count": count, "first_id": first, "last_id": last})
-
-
-class Count:
-    """Shows how many tasks were sent, once that has lasted and somebody can see it."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._progress: Progress | None = None
-        self._is_seen = sys.stderr.isatty()
-        self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def each(self, tasks: Iterator[NewTask]) -> Iterator[NewTask]:
-        """Yield the tasks and count them."""
-        if not self._is_seen:
-            yield from tasks
-            return
-        for task in tasks:
-            self._count += 1
-            if self._count % _SHOWN_EVERY == 0:
-                self._show()
-            yield task
-
-    def stop(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def _show(self) -> None:
-        lasted = time.monotonic() - self._start
-        if lasted < PATIENCE_S:
-            return
-        if self._progress is None:
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.completed:,.0f} tasks, {task.fields[rate]:,.0f} a second"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._progress.add_task("", total=None, rate=0.0)
-            self._progress.start()
-        self._progress.update(
-            self._progress.task_ids[0], completed=self._count, rate=self._count / lasted
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +12,7 @@ from penstock.cli.output import bar, emit
 from penstock.cli.table_flags import AtOption, chosen_paths, report_input, table_options
 from penstock.errors import InvalidValue
 from penstock.families.options import Operation, Values
-
-
-class TableName(StrEnum):
-    """The tables of a source."""
-
-    TASKS = "tasks"
-    ENTRIES = "entries"
-    CHANGES = "changes"
+from penstock.families.tables import Table
 
 
 @with_family_flags(Operation.TABLES, Operation.PIPELINE)
@@ -39,7 +31,7 @@ def export(
         ),
     ],
     values: Values,
-    table: Annotated[TableName, typer.Option("--table", help="The table.")] = TableName.TASKS,
+    table: Annotated[Table, typer.Option("--table", help="The table.")] = Table.TASKS,
     columns: Annotated[
         str | None,
         typer.Option("--columns", metavar="NAME,NAME…", help="Only these columns, in this order."),

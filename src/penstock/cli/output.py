@@ -11,7 +11,15 @@ from enum import IntEnum
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -100,10 +108,23 @@ def _write(data: bytes) -> None:
         left = left[sys.stdout.buffer.write(left) :]
 
 
-class Bar:
-    """Shows bytes done, once the work has lasted a second and somebody can see it."""
+_OF_BYTES: Final = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    DownloadColumn(),
+    TimeRemainingColumn(),
+)
+_OF_COUNTS: Final = (
+    SpinnerColumn(),
+    TextColumn("{task.completed:,.0f} {task.description}, {task.fields[rate]:,.0f} a second"),
+    TimeElapsedColumn(),
+)
 
-    def __init__(self, total: int, words: str) -> None:
+
+class Bar:
+    """Shows bytes done, or a count of unknown total, once the work has lasted a second and somebody can see it."""
+
+    def __init__(self, total: int | None, words: str) -> None:
         self._total = total
         self._words = words
         self._done = 0
@@ -113,24 +134,21 @@ class Bar:
 
     def advance(self, size: int) -> None:
         self._done += size
-        if not self._is_seen:
+        lasted = time.monotonic() - self._start if self._is_seen else 0.0
+        if lasted < PATIENCE_S:
             return
         if self._progress is None:
-            if time.monotonic() - self._start < PATIENCE_S:
-                return
             self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TimeRemainingColumn(),
+                *(_OF_COUNTS if self._total is None else _OF_BYTES),
                 console=Console(stderr=True),
                 transient=True,
                 redirect_stdout=False,  # else rows would go where the bar is drawn
                 redirect_stderr=False,
             )
-            self._progress.add_task(self._words, total=self._total)
+            self._progress.add_task(self._words, total=self._total, rate=0.0)
             self._progress.start()
-        self._progress.update(self._progress.task_ids[0], completed=min(self._done, self._total))
+        done = self._done if self._total is None else min(self._done, self._total)
+        self._progress.update(self._progress.task_ids[0], completed=done, rate=done / lasted)
 
     def stop(self) -> None:
         if self._progress is not None:
@@ -138,7 +156,7 @@ class Bar:
 
 
 @contextmanager
-def bar(total: int, words: str) -> Iterator[Bar]:
+def bar(total: int | None, words: str) -> Iterator[Bar]:
     """Show a bar while the block runs."""
     shown = Bar(total, words)
     try:

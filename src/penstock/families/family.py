@@ -7,6 +7,7 @@ Nothing outside the directory knows the family by name.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,34 @@ class Sending:
     requests: Iterator[Enqueue]
     left: Any  # a dataclass of counts: what is left out, and why; complete when the requests are used up
     owner: str  # whose other messages an earlier run may have sent
+
+    def send(self, client: Client) -> Counter[str]:
+        """Send what no earlier run has sent; return how many tasks of each queue there are, those of earlier runs too.
+
+        A node remembers the last requests of a producer, and of older ones only that there were some. Numbers grow, and
+        requests are sent in order, so those that the node has forgotten were taken and come before all others. Raises
+        ``RequestRefused`` if an earlier run sent other messages of the owner.
+        """
+        counts: Counter[str] = Counter({self.queue: 0})
+        requests = self._counted(counts)
+        try:
+            for request in requests:
+                try:
+                    client.enqueue_numbered([request])
+                except SequenceForgotten:
+                    continue
+                client.enqueue_numbered(requests)
+        except InvalidValue:
+            raise RequestRefused(
+                f"an earlier run sent other messages of {self.owner}: the files, the selection or the queue have changed"
+                " since; repeat the command as it was, or start a new import with --producer NAME"
+            ) from None
+        return counts
+
+    def _counted(self, counts: Counter[str]) -> Iterator[Enqueue]:
+        for request in self.requests:
+            counts[request.queue] += len(request.payloads)
+            yield request
 
 
 class Files(Protocol):
@@ -201,23 +230,3 @@ def refuse_queue(name: str) -> NoReturn:
 def encode_payload(payload: Bytes) -> str:
     """Return bytes as rows contain them."""
     return b2a_base64(payload, newline=False).decode("ascii")
-
-
-def send_numbered(client: Client, requests: Iterator[Enqueue], whose: str) -> None:
-    """Send what no earlier run has sent. Raises ``RequestRefused`` if one sent other messages of ``whose``.
-
-    A node remembers the last requests of a producer, and of older ones only that there were some. Numbers grow, and
-    requests are sent in order, so those that the node has forgotten were taken and come before all others.
-    """
-    try:
-        for request in requests:
-            try:
-                client.enqueue_numbered([request])
-            except SequenceForgotten:
-                continue
-            client.enqueue_numbered(requests)
-    except InvalidValue:
-        raise RequestRefused(
-            f"an earlier run sent other messages of {whose}: the files, the selection or the queue have changed"
-            " since; repeat the command as it was, or start a new import with --producer NAME"
-        ) from None

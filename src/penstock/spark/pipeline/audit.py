@@ -18,9 +18,9 @@ from penstock.errors import CorruptData, InvalidValue
 from penstock.families.sources import Source, find_sources
 from penstock.families.tables import Op
 from penstock.spark.pipeline import tables
+from penstock.spark.pipeline.histories import small_table
 from penstock.spark.pipeline.moment import Moment, moment
 from penstock.spark.pipeline.queue_records import queue_records
-from penstock.spark.pipeline.small import small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Window
@@ -10,8 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.families.sources import Source
 from penstock.formats.taskflux import notes
-from penstock.spark.pipeline.histories import LIVES_SCHEMA, OPEN_SCHEMA, State
-from penstock.spark.pipeline.small import small_table
+from penstock.model import NO_LIMITS, Implementation, KeyRange, Policy
+from penstock.spark.pipeline.histories import (
+    LIVES_SCHEMA,
+    OPEN_SCHEMA,
+    State,
+    arrow_schema,
+    small_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,29 +139,13 @@ def notes_of(rows: DataFrame) -> DataFrame:
 def _decode_notes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    kinds = {"kind": pa.string(), "name": pa.string()}
-    lists = {"ids": pa.list_(pa.int64()), "attempts": pa.list_(pa.int64())}
-    options = ("lease_ms", "attempts_max", "dead_letter")
-    names = (
-        "source",
-        "offset",
-        "kind",
-        "number",
-        "name",
-        "last_id",
-        "next_number",
-        *options,
-        *lists,
-    )
-    types = kinds | lists | {"source": pa.string()}
-    schema = pa.schema([(name, types.get(name, pa.int64())) for name in names])
+    schema = arrow_schema(NOTES_SCHEMA)
     for batch in batches:
-        rows = []
-        for row in batch.to_pylist():
-            said = _fields(notes.decode_note(row["key"], row["payload"]))
-            rows.append(
-                dict.fromkeys(names) | {"source": row["source"], "offset": row["offset"]} | said
-            )
+        rows = [
+            {"source": row["source"], "offset": row["offset"]}
+            | _fields(notes.decode_note(row["key"], row["payload"]))
+            for row in batch.to_pylist()
+        ]
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
@@ -163,15 +154,8 @@ def _fields(note: notes.Note) -> dict[str, Any]:
         case notes.Header():
             return {"kind": "header", "next_number": note.next_number}
         case notes.QueueNote():
-            return {
-                "kind": "queue",
-                "number": note.number,
-                "name": note.name,
-                "last_id": note.last_id,
-                "lease_ms": note.lease_ms,
-                "attempts_max": note.attempts_max,
-                "dead_letter": note.dead_letter,
-            }
+            names = ("number", "name", "last_id", "lease_ms", "attempts_max", "dead_letter")
+            return {"kind": "queue"} | {name: getattr(note, name) for name in names}
         case notes.Ids():
             return {"kind": "ids", "number": note.queue, "ids": list(note.ids)}
         case notes.TaskNotes():
@@ -183,3 +167,16 @@ def _fields(note: notes.Note) -> dict[str, Any]:
             }
         case _:
             return {"kind": "producer"}
+
+
+def policy_of(fields: Mapping[str, str] | None) -> Policy:
+    """Return the policy that a queue's properties spell."""
+    if not fields:
+        return NO_LIMITS
+    keys = json.loads(fields["keys"]) if "keys" in fields else None
+    return Policy(
+        implementation=Implementation[fields.get("implementation", "heap").upper()],
+        size_max=int(fields["size_max"]) if "size_max" in fields else None,
+        payload_size_max=int(fields["payload_size_max"]) if "payload_size_max" in fields else None,
+        keys=None if keys is None else KeyRange(lowest=keys[0], highest=keys[1]),
+    )

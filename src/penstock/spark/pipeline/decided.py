@@ -27,8 +27,8 @@ from penstock.model import (
     TaskId,
 )
 from penstock.queues.replay import Queues
+from penstock.spark.pipeline.beginning import policy_of
 from penstock.spark.pipeline.histories import CHANGES
-from penstock.spark.pipeline.policies import policy_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

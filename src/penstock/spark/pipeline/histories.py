@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from penstock.families.arrow import RECORD
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SLICE_BITS: Final = 20
@@ -48,6 +51,26 @@ CHANGES: Final = (
     "source", "log_index", "op", "queue", "key", "task_id", "payload", "properties",
 )  # fmt: skip
 """The columns of a change."""
+
+
+def small_table(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
+    """Return a table of rows that are in the query's plan: no job reads them, and joins with none of them vanish.
+
+    Spark does so for Arrow's tables only; rows of Python it would read by a job of their own each time.
+    """
+    import pyarrow as pa
+
+    kind = arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) or [()] * len(kind)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, kind, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=kind))
+
+
+def arrow_schema(schema: str) -> pa.Schema:
+    """Return the columns that a schema in Spark's words has, in Arrow's types."""
+    struct = StructType.fromDDL(schema)
+    assert isinstance(struct, StructType), "a table has columns"
+    return to_arrow_schema(struct)
 
 
 class State(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Sp
 
 from penstock.client.blocking import connect
 from penstock.errors import InvalidValue
-from penstock.families.family import Outcome, send_numbered
+from penstock.families.family import Outcome
 from penstock.families.options import Operation, Values
 from penstock.families.registry import open_files
 from penstock.formats.taskflux.generation import Generation
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
-from penstock.protocol.version2 import Enqueue
+from penstock.spark.pipeline.beginning import policy_of
 from penstock.spark.pipeline.moment import Moment
-from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.snapshot import write_snapshot
 
 if TYPE_CHECKING:
@@ -106,15 +105,8 @@ def _ingest_part(path: str, values: Values, node: str, part: int) -> tuple[int, 
     """Send one part; return how many tasks, and how many messages are too large."""
     files = open_files(Path(path), Operation.INGEST, values)
     tasks = too_large = 0
-
-    def counted(requests: Iterator[Enqueue]) -> Iterator[Enqueue]:
-        nonlocal tasks
-        for request in requests:
-            tasks += len(request.payloads)
-            yield request
-
     with connect(node) as client:
         for sending in files.ingest(values, Outcome(), part=part):
-            send_numbered(client, counted(sending.requests), sending.owner)
+            tasks += sending.send(client).total()
             too_large += sending.left.too_large
     return tasks, too_large

@@ -33,7 +33,6 @@ from penstock.spark.pipeline.beginning import (
     from_snapshots,
 )
 from penstock.spark.pipeline.decided import decide
-from penstock.spark.pipeline.delta import write_delta
 from penstock.spark.pipeline.histories import (
     CHANGES,
     LIVES_SCHEMA,
@@ -44,12 +43,12 @@ from penstock.spark.pipeline.histories import (
     advance,
     fix_lives,
     lives_of,
+    small_table,
     with_last_ids,
     with_payloads,
 )
 from penstock.spark.pipeline.reporting import write_report
-from penstock.spark.pipeline.small import small_table
-from penstock.spark.pipeline.store import Run, Staging, Store
+from penstock.spark.pipeline.store import Run, Staging, Store, write_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession

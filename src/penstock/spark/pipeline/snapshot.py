@@ -26,8 +26,8 @@ from penstock.model import (
     TaskId,
     Term,
 )
+from penstock.spark.pipeline.beginning import policy_of
 from penstock.spark.pipeline.moment import Moment
-from penstock.spark.pipeline.policies import policy_of
 from penstock.spark.pipeline.unlogged import numbered
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.errors import CorruptData, DirectoryLocked, PathRefused
+from penstock.errors import CorruptData, DirectoryLocked, PathRefused, needing
 from penstock.spark.pipeline.lock import Lock, is_free, take
 
 CURRENT: Final = "current"
@@ -190,6 +190,27 @@ class Staging:
                 expected=f"{expected:,} rows",
                 found=f"{found:,}",
             )
+
+
+def write_delta(staging: Staging) -> None:
+    """Make every table of a run a Delta table as well: a log of its files beside them, and nothing is copied.
+
+    Needs the extra ``delta``, and no jar: the library writes the log, Spark wrote the files. Raises ``DependencyMissing``.
+    """
+    with needing("delta", "a Delta table"):
+        from deltalake import Schema, convert_to_deltalake
+    import pyarrow as pa
+
+    for table in sorted(path for path in staging.home.iterdir() if path.is_dir()):
+        first = next(iter(sorted(table.rglob("*.parquet"))))
+        names = [part.split("=")[0] for part in first.relative_to(table).parts[:-1]]
+        schema = pa.schema([(name, pa.string()) for name in names]) if names else None
+        convert_to_deltalake(
+            str(table),
+            partition_by=None if schema is None else Schema.from_arrow(schema),
+            partition_strategy="hive" if names else None,
+            mode="ignore",
+        )
 
 
 def _count(path: Path) -> int:

@@ -19,8 +19,7 @@ from penstock.families.registry import families
 from penstock.families.sources import Source
 from penstock.families.tables import MISSING, MISSING_REASON
 from penstock.spark.pipeline import tables
-from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA
-from penstock.spark.pipeline.small import small_table
+from penstock.spark.pipeline.histories import CHANGES, LIVES_SCHEMA, OPEN_SCHEMA, small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

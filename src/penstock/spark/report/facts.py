@@ -11,12 +11,12 @@ class SourceFacts:
     """One source: a directory or file that was loaded."""
 
     source: str
-    family: str
-    generation: str  # in words, as ``penstock inspect`` has them
-    first_index: int | None  # of the log; None if it holds no entry
-    last_index: int | None
-    entries: int
-    size: int  # bytes of its files
+    family: str = ""
+    generation: str = ""  # in words, as ``penstock inspect`` has them
+    first_index: int | None = None  # of the log; None if it holds no entry
+    last_index: int | None = None
+    entries: int = 0
+    size: int = 0  # bytes of its files
 
     def __post_init__(self) -> None:
         assert self.entries >= 0

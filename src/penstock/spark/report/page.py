@@ -7,6 +7,7 @@ bounded by a constant, so its size does not grow with the log; what is left out 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC
 from functools import cache
 from importlib.resources import files
@@ -91,26 +92,17 @@ def _sources(inputs: Inputs, facts: Facts) -> list[SourceFacts]:
     found = [_shown(source) for source in facts.sources]
     known = {source.source for source in found}
     unknown = [source for source in inputs.sources() if source not in known]
-    return found + [
-        SourceFacts(
-            source=name,
-            family="",
-            generation="",
-            first_index=None,
-            last_index=None,
-            entries=0,
-            size=0,
-        )
-        for name in unknown
-    ]
+    return found + [SourceFacts(source=name) for name in unknown]
 
 
 def _shown(source: SourceFacts) -> SourceFacts:
     """Return a source with its name as ``inputs`` shows it, by which the rows of the tables are found."""
-    return SourceFacts(
-        source=printable(source.source), family=printable(source.family), generation=printable(source.generation),
-        first_index=source.first_index, last_index=source.last_index, entries=source.entries, size=source.size,
-    )  # fmt: skip
+    return replace(
+        source,
+        source=printable(source.source),
+        family=printable(source.family),
+        generation=printable(source.generation),
+    )
 
 
 def _header(facts: Facts, title: str) -> Markup:
