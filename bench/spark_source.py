@@ -386,8 +386,15 @@ def measure_state(node: Path, entries: int) -> tuple[float, float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/spark", description=__doc__)
-    parser.add_argument("--size-mb", type=int, default=1000, help="log to scan, default 1000")
-    parser.add_argument("--state-entries", type=int, default=10_000_000, help="0: none")
+    parser.add_argument(
+        "--size-mb", type=int, default=200, help="log to scan, default 200; docs: 1000"
+    )
+    parser.add_argument(
+        "--state-entries",
+        type=int,
+        default=1_000_000,
+        help="of the log whose state is computed; 0: none; docs: 10000000",
+    )
     parser.add_argument(
         "--times", type=int, default=8, help="how much larger the large log is; 1: none"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NewType, Self
+from typing import Any, Final, NewType, Self
 
 from penstock.errors import InvalidQueueName, InvalidValue
 
@@ -115,6 +115,19 @@ class Policy:
 
 
 NO_LIMITS: Final = Policy()
+
+
+def policy_fields(policy: Policy) -> dict[str, Any]:
+    """Return a policy as rows and tables name its parts; limits that it does not have are left out."""
+    fields: dict[str, Any] = {"implementation": policy.implementation.name.lower()}
+    if policy.size_max is not None:
+        fields["size_max"] = policy.size_max
+    if policy.payload_size_max is not None:
+        fields["payload_size_max"] = policy.payload_size_max
+    if policy.keys is not None:
+        fields["keys"] = [policy.keys.lowest, policy.keys.highest]
+    return fields
+
 
 LEASE_MS: Final = 60_000
 """How long a task is out on lease unless the queue or the request says otherwise."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadData, CorruptData, UnsupportedVersion
 from penstock.families.tables import Op, Table, schema_of
-from penstock.families.taskflux.rows import own_fields, policy_fields
+from penstock.families.taskflux.rows import own_fields
 from penstock.families.taskflux.tables.extensions import (
     OPS,
     Property,
@@ -52,6 +52,7 @@ from penstock.model import (
     Removing,
     Returning,
     Terms,
+    policy_fields,
 )
 from support.taskflux_strategies import bare_limits, names, policies
 

@@ -17,7 +17,16 @@ from penstock.families.family import Split
 from penstock.families.options import Operation
 from penstock.families.payloads import stored_columns, with_payload_columns
 from penstock.families.registry import families, open_files
-from penstock.families.tables import Kind, Mode, ReadOptions, Table, schema_of, shown_path
+from penstock.families.tables import (
+    PAYLOAD_JSON,
+    PAYLOAD_TEXT,
+    Kind,
+    Mode,
+    ReadOptions,
+    Table,
+    schema_of,
+    shown_path,
+)
 from penstock.storage.files import opened
 
 if TYPE_CHECKING:
@@ -117,12 +126,12 @@ def read_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some splits, one after the other."""
     known = families()
-    stored = stored_columns(columns)
+    is_made = not {PAYLOAD_TEXT, PAYLOAD_JSON}.isdisjoint(columns)
+    stored = stored_columns(columns) if is_made else columns
     for split in splits:
         try:
             batches = known[split.family].read(split, options, stored)
-            is_stored = stored == list(columns)
-            yield from batches if is_stored else with_payload_columns(batches, columns)
+            yield from with_payload_columns(batches, columns) if is_made else batches
         except OSError as error:  # a node may have removed a file since the read was planned
             raise refusal(Path(split.source), error) from None
 

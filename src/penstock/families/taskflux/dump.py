@@ -15,14 +15,13 @@ from penstock.families.taskflux.rows import (
     misfit_row,
     own_fields,
     place,
-    policy_fields,
     unreadable_rows,
 )
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot import encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_snapshot
-from penstock.model import QueueHead
+from penstock.model import QueueHead, policy_fields
 from penstock.storage.files import opened
 
 

@@ -35,11 +35,11 @@ from penstock.model import (
     Enqueue,
     Extension,
     ListQueues,
-    Policy,
     RemoveEqualTask,
     RemoveTask,
     Removing,
     Returning,
+    policy_fields,
 )
 
 _OPS: Final[dict[type[Delta | Command], str]] = {
@@ -181,18 +181,6 @@ def _plain(value: Any) -> Any:
             return [_plain(inner) for inner in value]
         case _:
             return value
-
-
-def policy_fields(policy: Policy) -> Row:
-    """Return a queue's policy; limits that it does not have are left out."""
-    fields: Row = {"implementation": policy.implementation.name.lower()}
-    if policy.size_max is not None:
-        fields["size_max"] = policy.size_max
-    if policy.payload_size_max is not None:
-        fields["payload_size_max"] = policy.payload_size_max
-    if policy.keys is not None:
-        fields["keys"] = [policy.keys.lowest, policy.keys.highest]
-    return fields
 
 
 def misfit_row(misfit: Misfit) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Window
@@ -133,13 +134,16 @@ def _open(tasks: DataFrame, lives: DataFrame, told: DataFrame) -> DataFrame:
 
 def notes_of(rows: DataFrame) -> DataFrame:
     """Return what the notes in snapshots say; a few of them stand for many tasks."""
-    return rows.select("source", "offset", "key", "payload").mapInArrow(_decode_notes, NOTES_SCHEMA)
+    # Only the driver can parse a schema in Spark's words.
+    decode = partial(_decode_notes, schema=arrow_schema(NOTES_SCHEMA))
+    return rows.select("source", "offset", "key", "payload").mapInArrow(decode, NOTES_SCHEMA)
 
 
-def _decode_notes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode_notes(
+    batches: Iterator[pa.RecordBatch], *, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    schema = arrow_schema(NOTES_SCHEMA)
     for batch in batches:
         rows = [
             {"source": row["source"], "offset": row["offset"]}

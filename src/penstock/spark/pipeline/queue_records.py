@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.families.tables import Op
-from penstock.families.taskflux.rows import policy_fields
 from penstock.formats.taskflux import notes
-from penstock.model import DEFAULT_QUEUE, NO_LIMITS, NO_OPTIONS
+from penstock.model import DEFAULT_QUEUE, NO_LIMITS, NO_OPTIONS, policy_fields
 from penstock.spark.pipeline.beginning import notes_of
 from penstock.spark.pipeline.moment import Moment
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.families.arrow import RECORD, Property, hexadecimal, properties
 from penstock.families.tables import Op
-from penstock.families.taskflux.rows import policy_fields
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import BAD_OP, decode_delta
 from penstock.formats.taskflux.extensions import ExtensionColumns, Verdict
 from penstock.formats.taskflux.generation import Contents
-from penstock.model import CreateCommand, CreateQueue, CreateWithPolicy, Policy
+from penstock.model import CreateCommand, CreateQueue, CreateWithPolicy, Policy, policy_fields
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,12 +14,11 @@ from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, sch
 from penstock.families.taskflux.applying import numbers_of
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.pages import read_pages
-from penstock.families.taskflux.rows import policy_fields
 from penstock.families.taskflux.tables.plan import SnapshotPlan
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, TaskColumns, scan_snapshot
-from penstock.model import Implementation, QueueHead, QueueName
+from penstock.model import Implementation, QueueHead, QueueName, policy_fields
 from penstock.storage.files import opened
 
 if TYPE_CHECKING:
