@@ -59,6 +59,7 @@ class Stop(StrEnum):
     END = "end"  # the bytes end behind a record
     ZEROS = "zeros"  # nothing but zeros follows: a segment that is still being written
     FOOTER = "footer"  # the segment is sealed
+    MORE = "more"  # a record goes on behind the bytes that are there; of a scan of a window only
     DAMAGE = "damage"
 
 
