@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.binary import Bytes
 from penstock.errors import InvalidValue
-from penstock.formats.kernel import bulk
+from penstock.formats.kernel import bulk, compiled
+from penstock.formats.kernel_bytes import signed, u32_little
 from penstock.formats.records.add import IDS, AddBody
 from penstock.formats.records.task_scan import TaskColumns
 from penstock.model import INT32_MAX
@@ -75,19 +76,34 @@ def task_batch(data: Bytes | NDArray[np.uint8], tasks: TaskColumns) -> pa.Record
 
 
 def _views(data: Bytes | NDArray[np.uint8], tasks: TaskColumns) -> NDArray[np.int32]:
-    """Return a view of 16 bytes for each payload: size, then the payload or its first 4 bytes, buffer 0 and place."""
+    """Return a view of 16 bytes for each payload."""
     import numpy as np
 
     raw = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-    views = np.zeros((len(tasks), 4), dtype=np.int32)
-    views[:, 0] = tasks.payload_size
-    content = views.view(np.uint8)[:, 4:]
-    is_long = tasks.payload_size > _INLINE_MAX
-    for place in range(_INLINE_MAX):
-        wanted = ~is_long & (tasks.payload_size > place)
-        if place < 4:
-            wanted |= is_long
-        content[wanted, place] = raw[tasks.payload_at[wanted] + place]
-    views[is_long, 2] = 0
-    views[is_long, 3] = tasks.payload_at[is_long]
+    views = np.empty((len(tasks), 4), dtype=np.int32)
+    compiled(_view_kernel)(raw, tasks.payload_at, tasks.payload_size, views)
     return views
+
+
+def _view_kernel(data: Any, starts: Any, sizes: Any, views: Any) -> None:
+    """Write a view of each payload: its size, then the payload itself or its first 4 bytes, buffer 0 and its place."""
+    for row in range(len(starts)):
+        start, size = starts[row], sizes[row]
+        views[row, 0] = size
+        views[row, 1] = _four_bytes(data, start, size)
+        if size <= _INLINE_MAX:
+            views[row, 2] = _four_bytes(data, start + 4, size - 4)
+            views[row, 3] = _four_bytes(data, start + 8, size - 8)
+        else:
+            views[row, 2] = 0
+            views[row, 3] = start
+
+
+def _four_bytes(data: Any, start: Any, size: Any) -> Any:
+    """Return up to four bytes, as many as there are, as a signed little-endian integer."""
+    if size >= 4:
+        return signed(u32_little(data, start))
+    value = 0
+    for place in range(size):
+        value += data[start + place] * (1 << (8 * place))
+    return value
