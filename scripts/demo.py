@@ -30,8 +30,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 import demo_files
 import penstock
 from penstock.client.blocking import Client
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.verify import inspect
 
 console = Console()
 

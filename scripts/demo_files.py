@@ -11,7 +11,7 @@ from rich.console import Console
 from penstock.families.taskflux.new_directory import new_directory
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.deltas import encode_delta
-from penstock.formats.taskflux.generation import Generation
+from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
 from penstock.formats.taskflux.variant import WRITTEN, Variant
@@ -65,7 +65,7 @@ def write_generation(root: Path, generation: Generation) -> None:
     add_second = AddTask(queue=ORDERS, key=1, payload=b"answer the phone")
     queues = Queues()
     for delta in (CreateQueue(queue=ORDERS, policy=Policy(size_max=100)), add_first, add_second):
-        queues.apply(delta)
+        queues.replay(encode_delta(delta), Contents.DELTAS_BY_ID)
     removal: Delta = RemoveTask(queue=ORDERS, id=TaskId(2))
     if generation is Generation.TWO:
         removal = RemoveEqualTask(queue=ORDERS, key=add_second.key, payload=add_second.payload)

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.families.taskflux.dump import dump
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.rows import dump
 from penstock.formats.taskflux.log import segment_name
 from support.at_rest import damage_of, listed_or_refused
 from support.command import Outcome, penstock, process, run

@@ -35,6 +35,7 @@ from penstock.model import (
     TaskId,
 )
 from penstock.queues.replay import Queues
+from support.deltas import apply_delta
 
 A, B = QueueName("a"), QueueName("b")
 Task = tuple[int, int, bytes]
@@ -179,10 +180,10 @@ def test_deltas_do_what_the_naive_model_does(sequence: list[Delta]) -> None:
     queues, naive = Queues(), NaiveQueues()
     for delta in sequence:
         if naive.apply(delta):
-            queues.apply(delta)
+            apply_delta(queues, delta)
         else:
             with pytest.raises(ReplayConflict):
-                queues.apply(delta)
+                apply_delta(queues, delta)
         assert state_of(queues) == naive.state()
 
 
@@ -203,7 +204,7 @@ def test_the_deltas_of_obeyed_commands_give_the_same_state(sequence: list[Comman
     for command in sequence:
         delta = obeying.obey(command)
         if delta is not None:
-            applying.apply(delta)
+            apply_delta(applying, delta)
     # A default queue that commands deleted is there, but empty, where deltas decide.
     assert state_of(applying) == state_of(Queues()) | state_of(obeying)
 
@@ -249,21 +250,21 @@ def test_a_delta_that_contradicts_the_state_is_a_conflict(delta: Delta, words: s
     """docs/formats/deltas.md, "Replay": the message names the queue, and nothing changes."""
     queues = Queues()
     with pytest.raises(ReplayConflict, match=words):
-        queues.apply(delta)
+        apply_delta(queues, delta)
     assert state_of(queues) == {DEFAULT_QUEUE: (NO_LIMITS, 0, [])}
 
 
 def test_a_task_is_removed_by_id_once() -> None:
     queues = Queues()
-    queues.apply(AddTask(queue=DEFAULT_QUEUE, key=1, payload=b"x"))
+    apply_delta(queues, AddTask(queue=DEFAULT_QUEUE, key=1, payload=b"x"))
     assert queues.remove(DEFAULT_QUEUE, 1) == (1, b"x")
     with pytest.raises(ReplayConflict):
-        queues.apply(RemoveTask(queue=DEFAULT_QUEUE, id=TaskId(1)))
+        apply_delta(queues, RemoveTask(queue=DEFAULT_QUEUE, id=TaskId(1)))
 
 
 def test_a_removal_by_value_that_finds_nothing_is_allowed() -> None:
     queues = Queues()
-    queues.apply(RemoveEqualTask(queue=DEFAULT_QUEUE, key=1, payload=b""))
+    apply_delta(queues, RemoveEqualTask(queue=DEFAULT_QUEUE, key=1, payload=b""))
     assert queues.remove_equal(DEFAULT_QUEUE, 1, b"") is None
     assert state_of(queues) == {DEFAULT_QUEUE: (NO_LIMITS, 0, [])}
 
@@ -279,8 +280,8 @@ def test_tasks_for_a_default_queue_that_was_deleted_are_refused() -> None:
 
 def test_deleting_a_queue_that_is_missing_has_no_effect() -> None:
     queues = Queues()
-    queues.apply(DeleteQueue(queue=A))
-    queues.apply(NOTHING)
+    apply_delta(queues, DeleteQueue(queue=A))
+    apply_delta(queues, NOTHING)
     assert state_of(queues) == {DEFAULT_QUEUE: (NO_LIMITS, 0, [])}
 
 
@@ -289,8 +290,8 @@ def test_the_default_queue_survives_its_deletion_without_its_tasks() -> None:
     queues.restore(
         QueueHead(name=DEFAULT_QUEUE, policy=Policy(size_max=3), last_id=TaskId(9), count=0)
     )
-    queues.apply(AddTask(queue=DEFAULT_QUEUE, key=1, payload=b""))
-    queues.apply(DeleteQueue(queue=DEFAULT_QUEUE))
+    apply_delta(queues, AddTask(queue=DEFAULT_QUEUE, key=1, payload=b""))
+    apply_delta(queues, DeleteQueue(queue=DEFAULT_QUEUE))
     assert state_of(queues) == {DEFAULT_QUEUE: (NO_LIMITS, 0, [])}
 
 
@@ -303,7 +304,7 @@ def test_ids_begin_anew_when_a_queue_is_made_again() -> None:
         CreateQueue(queue=A, policy=NO_LIMITS),
         AddTask(queue=A, key=1, payload=b"new"),
     ):
-        queues.apply(delta)
+        apply_delta(queues, delta)
     assert state_of(queues)[A] == (NO_LIMITS, 1, [(1, 1, b"new")])
 
 
@@ -311,8 +312,8 @@ def test_deltas_are_results_and_no_policy_is_asked() -> None:
     keys = KeyRange(lowest=0, highest=0)
     policy = Policy(implementation=Implementation.ARRAY, size_max=0, payload_size_max=0, keys=keys)
     queues = Queues()
-    queues.apply(CreateQueue(queue=A, policy=policy))
-    queues.apply(AddTask(queue=A, key=99, payload=b"too large"))
+    apply_delta(queues, CreateQueue(queue=A, policy=policy))
+    apply_delta(queues, AddTask(queue=A, key=99, payload=b"too large"))
     assert state_of(queues)[A] == (policy, 1, [(1, 99, b"too large")])
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import open as open_node
 from penstock.errors import ForeignWrite
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.log import segment_name
 from penstock.formats.taskflux.metadata import MetadataLayout, encode_metadata
 from penstock.formats.taskflux.snapshot import SnapshotLayout

@@ -16,10 +16,10 @@ import pytest
 import penstock
 from penstock.errors import BadData, ReplayConflict
 from penstock.families.taskflux.convert import convert
-from penstock.families.taskflux.dump import dump as dumped
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.rows import dump as dumped
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.extensions import encode_extension

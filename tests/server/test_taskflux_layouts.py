@@ -9,8 +9,8 @@ import pytest
 
 from penstock import open as open_node
 from penstock.client.blocking import Client
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.metadata import MetadataLayout, encode_metadata
 from penstock.formats.taskflux.snapshot import SnapshotLayout

@@ -16,8 +16,8 @@ from penstock.errors import BadData, CorruptData, OutOfRange, PenstockError
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
-from penstock.families.taskflux.tables import lives, state
-from penstock.families.taskflux.tables.lives import replay_columns
+from penstock.families.taskflux.tables import state
+from penstock.families.taskflux.tables.state import replay_columns
 from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record, segment_name
 from penstock.model import (
@@ -222,12 +222,12 @@ def test_a_log_that_is_cut_between_the_two_readings_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = segment_of(tmp_path, [AddTask(queue=DEFAULT_QUEUE, key=0, payload=b"x" * 50)])
-    plain = lives._live
+    plain = state._live
 
     def cut(*given: Any) -> Any:
         (root / "data" / "log" / segment_name(0)).write_bytes(encode_header(LogLayout.THREE))
         return plain(*given)
 
-    monkeypatch.setattr(lives, "_live", cut)
+    monkeypatch.setattr(state, "_live", cut)
     with pytest.raises(BadData, match="became shorter while it was read"):
         read(root, None, uncommitted=False)

@@ -33,6 +33,7 @@ from penstock.model import (
     Term,
 )
 from penstock.queues.replay import Queues
+from support.deltas import apply_delta
 
 ORDERS = QueueName("orders")
 MAIL = QueueName("mail")
@@ -94,7 +95,7 @@ def build(root: Path, generation: Generation, *, snapshot_after: int | None = No
             start = snapshot_after + 1
             queues = Queues()
             for _, delta in history[:start]:
-                queues.apply(delta)
+                apply_delta(queues, delta)
             term = Term(history[snapshot_after][0])
             new.write_snapshot(SnapshotPoint(index=Index(snapshot_after), term=term), queues)
         for term_number, delta in history[start:]:

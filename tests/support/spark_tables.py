@@ -16,10 +16,15 @@ from pyspark.sql.types import StructType
 from penstock.errors import BadData
 from penstock.families.family import Split, no_progress
 from penstock.families.tables import Table, schema_of
-from penstock.families.taskflux.dump import metadata_row, snapshot_rows
 from penstock.families.taskflux.location import LogFile, resolve
 from penstock.families.taskflux.read import Found, History, follower, survey
-from penstock.families.taskflux.rows import bad_file_row, entry_row, unreadable_rows
+from penstock.families.taskflux.rows import (
+    bad_file_row,
+    entry_row,
+    metadata_row,
+    snapshot_rows,
+    unreadable_rows,
+)
 from penstock.families.taskflux.tables.plan import LogPlan
 from penstock.model import RESERVED_PREFIX
 from penstock.spark.source import PenstockSource, Reader, Task

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadData, CannotConvert, CorruptData, PathRefused
 from penstock.families.taskflux.convert import Converted, convert
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.compaction import Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import (

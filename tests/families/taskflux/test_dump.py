@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families.taskflux.dump import dump
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.rows import dump
 from support.taskflux_vectors import SNAPSHOTS, SnapshotVector
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, encode_record
 from penstock.formats.taskflux.metadata import decode_metadata

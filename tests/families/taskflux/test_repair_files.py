@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PathRefused
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.compaction import Compaction, encode_compaction
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import COMMIT, LogLayout

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Compacted, CorruptData, OutOfRange
-from penstock.families.taskflux.dump import dump
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
 from penstock.families.taskflux.replay import replay
+from penstock.families.taskflux.rows import dump
 from penstock.formats.taskflux.compaction import Compaction, encode_compaction
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import (

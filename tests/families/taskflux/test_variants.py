@@ -11,9 +11,9 @@ import pytest
 from penstock import open as open_node
 from penstock.errors import CannotConvert, PathRefused
 from penstock.families.taskflux.convert import convert
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
 from penstock.families.taskflux.read import read_history
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.commands import encode_command
 from penstock.formats.taskflux.log import LogLayout, encode_header, encode_record
 from penstock.formats.taskflux.snapshot import SnapshotLayout

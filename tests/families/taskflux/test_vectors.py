@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import Compacted, OutOfRange, PathMissing, PathRefused, PenstockError
-from penstock.families.taskflux.dump import dump
-from penstock.families.taskflux.inspect import inspect
 from penstock.families.taskflux.location import resolve
+from penstock.families.taskflux.rows import dump
+from penstock.families.taskflux.verify import inspect
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import MARKER_1, LogLayout, encode_header, encode_record
 from support.at_rest import damage_of, identified, listed

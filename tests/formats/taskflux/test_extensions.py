@@ -35,6 +35,7 @@ from penstock.model import (
     Terms,
 )
 from penstock.queues.replay import Queues
+from support.deltas import apply_delta
 from support.report import report
 
 PAGE = Path(__file__).parents[3] / "docs/formats/extensions.md"
@@ -161,7 +162,7 @@ def test_what_is_encoded_is_decoded_and_a_plain_reader_ignores_it(extension: Ext
         assert isinstance(delta, DeleteQueue)
         assert delta.queue.startswith(RESERVED_PREFIX)
         queues = Queues()
-        queues.apply(delta)
+        apply_delta(queues, delta)
         assert list(queues.by_name) == [""]
 
 

@@ -18,8 +18,7 @@ from penstock.families.beats.read import frame_damage, read_segment, refuse_stat
 from penstock.families.beats.repair import Rewritten, rewrite
 from penstock.families.damage import Damage, Report
 from penstock.families.family import Progress, no_progress
-from penstock.families.taskflux.new_directory import whole_directory
-from penstock.families.taskflux.task_log import new_task_log
+from penstock.families.taskflux.new_directory import new_task_log, whole_directory
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import NO_OPTIONS, Header, Options, PayloadFormat

@@ -352,7 +352,7 @@ class BeatsFiles:
     ) -> Row:
         from penstock.families.beats.convert import convert
         from penstock.families.beats.read import Tally
-        from penstock.families.taskflux.files import variant_of, written
+        from penstock.families.taskflux.family import variant_of, written
 
         variant = variant_of(to, TITLE)
         for name in ("serialization", "compress", "encrypt"):

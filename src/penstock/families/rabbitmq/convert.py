@@ -14,7 +14,7 @@ from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.ingest import home, plan, read_tasks
 from penstock.families.rabbitmq.location import Location
 from penstock.families.rabbitmq.read import Left, Selection
-from penstock.families.taskflux.task_log import new_task_log
+from penstock.families.taskflux.new_directory import new_task_log
 from penstock.formats.taskflux.variant import Variant
 
 

@@ -234,7 +234,7 @@ class RabbitMQFiles:
     ) -> Row:
         from penstock.families.rabbitmq.convert import convert
         from penstock.families.rabbitmq.read import selection_of
-        from penstock.families.taskflux.files import variant_of, written
+        from penstock.families.taskflux.family import variant_of, written
 
         variant = variant_of(to, TITLE)
         selection = selection_of(values, time.time_ns() // 1000)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import BadData, CannotConvert, CorruptData, ReplayConflict
-from penstock.families.taskflux.applying import Applier, decode
 from penstock.families.taskflux.new_directory import NewDirectory, new_directory
 from penstock.families.taskflux.read import Found, History, Misfit, restore_snapshot
 from penstock.families.taskflux.replay import Replayed, replay
@@ -35,7 +34,7 @@ from penstock.model import (
     TaskId,
     Term,
 )
-from penstock.queues.replay import Queues
+from penstock.queues.replay import Queues, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,6 @@ class _Entries:
         self.history = history
         self.new = new
         self.queues = Queues()
-        self.applier = Applier(self.queues, is_strict=False)
         self.term = 0
 
     def convert(self, *, uncommitted: bool) -> Converted:
@@ -200,7 +198,7 @@ class _Entries:
             left_uncommitted=left,
             tail=tail,
             undecided=undecided,
-            dropped_extensions=self.applier.extensions,
+            dropped_extensions=self.queues.extensions,
             dropped_notes=len(found_notes),
             unpaged=tuple(self.new.unpaged),
         )
@@ -245,19 +243,19 @@ class _Entries:
         decoded = decode(payload, 0, len(payload), by_id=was_by_id)
         if decoded.extension is not None:
             # It names queues by number and tasks by id, and both are given out anew.
-            self.applier.apply(decoded, by_id=was_by_id)
+            self.queues.apply(decoded, by_id=was_by_id)
             return encode_delta(NOTHING)
         by_id = self.new.variant is Variant.THREE
         kind, queue, middle, removed = decoded.change
         if kind == CREATE and not by_id and middle.implementation is Implementation.PAGED:
             raise CannotConvert(f"queue {queue!r} is paged, which only generation 3 can be")
         if kind == REMOVE and by_id and not was_by_id:
-            task_id = self.applier.remove_equal(queue, middle, removed)
+            task_id = self.queues.remove_equal(queue, middle, removed)
             if task_id is None:
                 return encode_delta(NOTHING)  # generation 2 ignores it, generation 3 would not
             return encode_delta(RemoveTask(queue=queue, id=TaskId(task_id)))
         if kind == REMOVE and was_by_id and not by_id:
             key, removed = self.queues.remove(queue, middle)
             return encode_delta(RemoveEqualTask(queue=queue, key=key, payload=removed))
-        self.applier.apply_change(decoded.change, by_id=was_by_id)
+        self.queues.apply_change(decoded.change, by_id=was_by_id)
         return payload

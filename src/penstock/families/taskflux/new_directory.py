@@ -13,6 +13,7 @@ from typing import Final
 from penstock.errors import CannotConvert, PathRefused
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.commands import encode_command
+from penstock.formats.taskflux.deltas import encode_delta
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import encode_header, encode_record
 from penstock.formats.taskflux.metadata import encode_metadata
@@ -30,7 +31,9 @@ from penstock.model import (
     INT32_MAX,
     INT64_MAX,
     NO_LIMITS,
+    AddTask,
     Command,
+    CreateQueue,
     HardState,
     Implementation,
     Index,
@@ -240,3 +243,56 @@ def _unpaged(head: QueueHead) -> QueueHead:
     if head.policy.implementation is not Implementation.PAGED:
         return head
     return replace(head, policy=replace(head.policy, implementation=Implementation.HEAP))
+
+
+TERM: Final = Term(1)
+
+SYNC_SIZE: Final = 8 * 2**20
+"""Bytes of payload between two syncs: what is held of a log that is not written yet."""
+
+
+class TaskLog:
+    """Writes tasks, and counts what it wrote."""
+
+    def __init__(self, new: NewDirectory) -> None:
+        self._new = new
+        self._size = 0  # of payloads that are not synced
+        self.queues: set[QueueName] = set()
+        self.entries = 0
+        self.tasks = 0
+
+    def create(self, queue: QueueName) -> None:
+        """Create a queue unless it is there; every node has the default queue."""
+        if queue in self.queues:
+            return
+        self.queues.add(queue)
+        if queue != DEFAULT_QUEUE:
+            self._new.append(TERM, encode_delta(CreateQueue(queue=queue, policy=NO_LIMITS)))
+            self.entries += 1
+
+    def add(self, queue: QueueName, key: int, payload: bytes) -> None:
+        """Add a task, and create its queue at the first one."""
+        self.create(queue)
+        if self._size + len(payload) > SYNC_SIZE:
+            self._new.commit()
+            self._size = 0
+        self._new.append(TERM, encode_delta(AddTask(queue=queue, key=key, payload=payload)))
+        self._size += len(payload)
+        self.tasks += 1
+        self.entries += 1
+
+
+@contextmanager
+def new_task_log(out: Path, to: Variant, *, source: Path, what: str) -> Iterator[TaskLog]:
+    """Write a new directory; it is complete when the block ends. ``what`` names the tasks of ``source`` in a refusal.
+
+    Raises ``CannotConvert`` and ``PathRefused``.
+    """
+    if to.generation is Generation.ONE:
+        raise CannotConvert(
+            f"{what} are not written as generation 1; choose taskflux-2 or taskflux-3"
+        )
+    with new_directory(out, to, source=source) as new:
+        yield TaskLog(new)
+        new.commit()
+        new.write_metadata(HardState(term=TERM))

@@ -7,16 +7,16 @@ index, until the next segment's name gives it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from penstock.errors import BadData, CorruptData, ReplayConflict
+from penstock.errors import BadData, CorruptData, PathRefused, ReplayConflict, StorageFailed
 from penstock.families.family import Progress, no_progress
-from penstock.families.taskflux.applying import Applier, numbers_of, read_notes
 from penstock.families.taskflux.location import (
     LogFile,
     Target,
@@ -25,7 +25,6 @@ from penstock.families.taskflux.location import (
     read_snapshot_header,
     read_sync_point,
 )
-from penstock.families.taskflux.pages import restore_pages
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.commands import CREATE
 from penstock.formats.taskflux.compaction import FILE_NAME as COMPACTION_NAME
@@ -36,12 +35,14 @@ from penstock.formats.taskflux.snapshot import ARRAY_HEAPS, StoredTask
 from penstock.formats.taskflux.snapshot_decode import Batch, SnapshotHeader, decode_snapshot
 from penstock.formats.taskflux.sync_point import FILE_NAME as SYNC_POINT_NAME
 from penstock.formats.taskflux.sync_point import SyncPoint
-from penstock.model import QueueHead, SnapshotPoint
+from penstock.model import QueueHead, QueueName, SnapshotPoint
 from penstock.queues.contents import QueueContents
-from penstock.queues.replay import Queues
-from penstock.storage.files import opened
+from penstock.queues.replay import Queues, numbers_of, read_notes
+from penstock.storage.files import FILES, opened
 from penstock.storage.log import foreign_write
 from penstock.storage.log_end import EndRule
+from penstock.storage.paged.task_pages import DIRECTORY, TaskShelf
+from penstock.storage.read_only import ReadOnlyFiles
 from penstock.storage.reading import read_header, scan_file
 
 T = TypeVar("T")
@@ -312,7 +313,6 @@ def holds_covered(history: History) -> bool:
         return False
     whole = replace(history, first=0, progress=no_progress)
     queues, stored = history.new_queues(), history.new_queues()
-    applier = Applier(queues, is_strict=False)
     number = 0
     try:
         for number, found in enumerate(islice(whole.scan(), count), 1):
@@ -320,7 +320,7 @@ def holds_covered(history: History) -> bool:
                 return False
             if number == count and found.term != point.term:
                 return False
-            applier.replay(found.payload, layout.contents)
+            queues.replay(found.payload, layout.contents)
         restore_queues(whole, stored)
     except (BadData, ReplayConflict):
         return False
@@ -434,3 +434,56 @@ def _restore_tasks(queue: QueueContents, batch: Batch) -> None:
             queue.restore(task_id, key, payload)
     except ReplayConflict as error:
         raise CorruptData(str(error), offset=batch.offset) from None
+
+
+_READ_MAX: Final = 4096  # tasks read together
+
+
+class PagedTasks(NamedTuple):
+    """Consecutive tasks of a queue."""
+
+    queue: QueueName
+    first_id: int
+    keys: array[int]
+    payloads: list[bytes]
+
+
+def read_pages(
+    snapshot: Path, point: SnapshotPoint, paged: Mapping[int, QueueName]
+) -> Iterator[PagedTasks]:
+    """Yield the tasks of paged queues, given by number, as they were at a snapshot.
+
+    Raises ``BadData`` if the pages are damaged, missing, or of another moment than the snapshot.
+    """
+    shelf: TaskShelf | None = None
+    try:
+        shelf = TaskShelf(ReadOnlyFiles(FILES), snapshot.parent, point)
+        for number, name in paged.items():
+            pages = shelf.open(number, name, is_new=False)
+            for first, keys, _ in pages.stored():
+                for start in range(0, len(keys), _READ_MAX):
+                    some = keys[start : start + _READ_MAX]
+                    ids = range(first + start, first + start + len(some))
+                    yield PagedTasks(name, ids[0], some, pages.read(ids))
+    except (StorageFailed, PathRefused, OSError) as error:
+        raise CorruptData(str(error), path=str(snapshot.parent / DIRECTORY)) from None
+    finally:
+        if shelf is not None:
+            shelf.close()
+
+
+def restore_pages(
+    snapshot: Path, point: SnapshotPoint, queues: Queues, numbers: Mapping[int, QueueName]
+) -> None:
+    """Put the tasks of paged queues in their place; here they are all in memory. Raises ``BadData``."""
+    paged = {
+        number: name
+        for number, name in numbers.items()
+        if name in queues.by_name and queues.by_name[name].is_paged
+    }
+    for name, first, keys, payloads in read_pages(snapshot, point, paged):
+        queue = queues.by_name[name]
+        for task_id, (key, payload) in enumerate(zip(keys, payloads, strict=True), first):
+            queue.restore(task_id, key, payload)
+        if first + len(keys) - 1 > queue.last_id:
+            raise CorruptData(f"the pages hold tasks that queue {name!r} never had")

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayConflict
-from penstock.families.taskflux.applying import Applier, decode
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, Misfit, restore_snapshot
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import DELETE, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
-from penstock.queues.replay import Queues
+from penstock.queues.replay import Queues, decode
 from penstock.storage.files import File, opened
 from penstock.storage.log_end import Behind, find_record_in_file
 from penstock.storage.reading import Window, walk_windows
@@ -58,7 +57,8 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         stop = history.commit
     queues = history.new_queues()
     found = [] if is_whole_log else restore_snapshot(history, queues)
-    run = _Run(history, Applier(queues, found, is_strict=False), covered, stop)
+    queues.number(found, is_strict=False)
+    run = _Run(history, queues, covered, stop)
     for log in history.target.logs:
         if not run.is_done:
             run.read(log)
@@ -75,7 +75,7 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         tail=run.tail,
         damage=run.damage,
         undecided=run.undecided,
-        extensions=run.applier.extensions,
+        extensions=queues.extensions,
         notes=len(found),
     )
 
@@ -83,9 +83,9 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
 class _Run:
     """One pass over the log files."""
 
-    def __init__(self, history: History, applier: Applier, covered: int, stop: int | None) -> None:
+    def __init__(self, history: History, queues: Queues, covered: int, stop: int | None) -> None:
         self.history = history
-        self.applier = applier
+        self.queues = queues
         self.stop = stop
         self.index = covered
         self.term = 0 if history.point is None else history.point.term
@@ -131,7 +131,7 @@ class _Run:
         by_id = log.layout.contents is Contents.DELTAS_BY_ID
         commands = log.layout.contents is Contents.COMMANDS
         ends = [*found.offsets[1:], found.position]
-        applier = self.applier
+        queues = self.queues
         current, start = skip, 0
         try:
             for current in range(skip, count):
@@ -139,13 +139,13 @@ class _Run:
                 if start == end:
                     continue  # an empty payload is stored but changes nothing
                 if commands:
-                    applier.queues.obey(decode_command(data[start:end]))
+                    queues.obey(decode_command(data[start:end]))
                 else:
                     change = decode_change(data, start, end, by_id=by_id)
                     if change[0] == DELETE:
-                        applier.apply(decode(data, start, end, by_id=by_id), by_id=by_id)
+                        queues.apply(decode(data, start, end, by_id=by_id), by_id=by_id)
                     else:
-                        applier.apply_change(change, by_id=by_id)
+                        queues.apply_change(change, by_id=by_id)
         except BadData as error:
             # A command is cut out of the window before it is decoded, a delta is decoded in it.
             base = window.base + (start if commands else 0)

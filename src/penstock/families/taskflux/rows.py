@@ -1,4 +1,4 @@
-"""The rows of TaskFlux's records, queues, tasks and damage."""
+"""The rows of TaskFlux's records, queues, tasks and damage, and the dump of all of them in file order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any, Final
 
 from penstock.errors import BadData
 from penstock.families.damage import Damage, Severity, damage_row, fault_fields, place_row
-from penstock.families.family import Row, encode_payload
+from penstock.families.family import Progress, Row, encode_payload, no_progress
 from penstock.families.taskflux.family import NAME as FAMILY
-from penstock.families.taskflux.read import Found, History, Misfit
+from penstock.families.taskflux.location import Target
+from penstock.families.taskflux.read import Found, History, Misfit, survey
+from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import decode_delta
 from penstock.formats.taskflux.extensions import decode_extension, is_extension
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
+from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.notes import Header, Ids, Note, ProducerNote, QueueNote, TaskNotes
+from penstock.formats.taskflux.snapshot import encode_head
+from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, decode_snapshot
 from penstock.model import (
     Adding,
     AddTask,
@@ -35,12 +40,14 @@ from penstock.model import (
     Enqueue,
     Extension,
     ListQueues,
+    QueueHead,
     RemoveEqualTask,
     RemoveTask,
     Removing,
     Returning,
     policy_fields,
 )
+from penstock.storage.files import opened
 
 _OPS: Final[dict[type[Delta | Command], str]] = {
     AddTask: "add",
@@ -203,3 +210,70 @@ def bad_file_row(error: BadData, kind: str, path: Path) -> Row:
     details = {"expected": error.expected, "found": error.found}
     place = {"kind": kind, "offset": error.offset, "details": details}
     return row_at(Path(error.path or path), status, error.reason, file_severity(kind), **place)
+
+
+def dump(target: Target, *, progress: Progress = no_progress) -> Iterator[Row]:
+    """Yield a row for everything that is stored; nothing stops it but the end."""
+    history = survey(target, progress=progress)
+    if target.metadata is not None and history.metadata is not None:
+        yield metadata_row(target.metadata, history.metadata)
+    yield from unreadable_rows(history, ("metadata", "snapshot"))
+    if target.snapshot is not None and history.snapshot is not None:
+        try:
+            yield from snapshot_rows(target.snapshot, history.snapshot, progress)
+        except BadData as error:
+            yield bad_file_row(error, "snapshot", target.snapshot)
+    yield from unreadable_rows(history, ("log", "sidecar"))
+    for found in history.scan():
+        yield misfit_row(found) if isinstance(found, Misfit) else entry_row(history, found)
+
+
+def _note(key: int, payload: bytes) -> Row:
+    """Return what a note says, beside its bytes; nothing for one that means nothing, which ``verify`` says."""
+    try:
+        return {"note": own_fields(notes.decode_note(key, payload))}
+    except BadData:
+        return {}
+
+
+def metadata_row(path: Path, metadata: Metadata) -> Row:
+    layout, state = metadata.layout, metadata.state
+    row = place(path, "metadata", 0, layout.size, "ok")
+    return row | {"variant": layout.variant, "term": state.term, "vote": state.vote}
+
+
+def snapshot_rows(path: Path, header: SnapshotHeader, progress: Progress) -> Iterator[Row]:
+    """Yield a row for every queue and task of a snapshot. Raises ``BadData`` where it is damaged."""
+    task_header = header.layout.form.task_header.size
+    point = {"index": header.point.index, "term": header.point.term}
+    queue = ""
+    form = header.layout.form
+    offset = header.layout.state_offset + 4 * header.layout.is_counted
+    with opened(path) as file:
+        for event in decode_snapshot(file.read, file.size(), header.layout):
+            if isinstance(event, SnapshotHeader):
+                continue
+            start = offset
+            if isinstance(event, QueueHead):
+                queue, size = event.name, len(encode_head(event, form))
+                yield (
+                    place(path, "queue", offset, size, "ok")
+                    | point
+                    | {
+                        "queue": queue,
+                        "count": event.count,
+                        "last_id": event.last_id if form.has_ids else None,
+                        "policy": policy_fields(event.policy),
+                    }
+                )
+                offset += size
+                continue
+            for task_id, key, payload in event.tasks:
+                size = task_header + len(payload)
+                row = place(path, "task", offset, size, "ok") | point | {"queue": queue}
+                if form.has_ids:
+                    row["id"] = task_id
+                row |= {"key": key, "payload": encode_payload(payload)}
+                yield row | _note(key, payload) if queue == notes.QUEUE else row
+                offset += size
+            progress(offset - start)

@@ -2,6 +2,8 @@
 
 Three kinds of checks: each file against its format; files against each other (indexes meet, terms
 agree, what was committed or synced is there); and replay, which must be able to apply every entry.
+
+``inspect`` puts them into one row, with what was counted on the way.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import BadData, ReplayConflict
-from penstock.families.damage import DamageCount, Severity
+from penstock.families.damage import DamageCount, Severity, is_damage
 from penstock.families.family import Progress, Row, no_progress
-from penstock.families.taskflux.applying import Applier, Decoded, decode
+from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import (
     BEHIND_END,
@@ -42,7 +44,7 @@ from penstock.formats.taskflux.log import LogLayout, Status
 from penstock.formats.taskflux.metadata import Metadata
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader
 from penstock.model import DEFAULT_QUEUE, Command, CreateQueue, QueueName
-from penstock.queues.replay import Queues
+from penstock.queues.replay import Decoded, Queues, decode
 
 
 @dataclass
@@ -110,7 +112,6 @@ class _Verification:
         self.history = history
         self.summary = summary
         self.queues = self.history.new_queues()
-        self.applier = Applier(self.queues, is_strict=True)
         self.created: dict[QueueName, _Creation] = {}  # by commands, the first of each name
         self.is_twice = False  # whether entries were found that the snapshot may cover already
         # Once something is missing, later entries cannot be expected to apply.
@@ -127,7 +128,7 @@ class _Verification:
             self.is_exact = False
         try:
             found_notes = restore_snapshot(self.history, self.queues)
-            self.applier = Applier(self.queues, found_notes, is_strict=True)
+            self.queues.number(found_notes, is_strict=True)
             self.summary.notes = len(found_notes)
         except BadData as error:
             assert target.snapshot is not None
@@ -135,7 +136,6 @@ class _Verification:
             yield bad_file_row(error, "snapshot", target.snapshot)
         if self.is_whole_log:
             self.queues = self.history.new_queues()
-            self.applier = Applier(self.queues, is_strict=True)
         self._note_state()
         for found in self.history.scan():
             if isinstance(found, Misfit):
@@ -210,7 +210,7 @@ class _Verification:
         try:
             if isinstance(self.change, Decoded):
                 by_id = found.log.layout.contents is Contents.DELTAS_BY_ID
-                self.applier.apply(self.change, by_id=by_id)
+                self.queues.apply(self.change, by_id=by_id)
             else:
                 made = self.queues.obey(self.change)
                 if isinstance(made, CreateQueue) and len(self.created) < DOUBTS_MAX:
@@ -237,7 +237,7 @@ class _Verification:
     def _twice(self, found: Found) -> Iterator[Row]:
         """Yield a row if a removal behind a snapshot of TaskFlux found no task: the snapshot may cover it already."""
         is_doubtful = self.history.snapshot is not None and not self.history.is_ours
-        if is_doubtful and self.applier.has_missed and not self.is_twice:
+        if is_doubtful and self.queues.has_missed and not self.is_twice:
             self.is_twice = True
             reason = (
                 "a removal without its task: a crash between snapshot and shortening the log may have left entries"
@@ -297,14 +297,14 @@ class _Verification:
 
     def _depends_on_heap(self) -> bool:
         """Return whether the order of the heap would leave other tasks."""
-        heap = Applier(Queues(by_array_heap=True), is_strict=False)
+        heap = Queues(by_array_heap=True)
         for found in self.history.scan():
             if isinstance(found, Found) and found.status is Status.OK:
                 try:
                     heap.replay(found.payload, found.log.layout.contents)
                 except BadData:
                     return False
-        return not is_same_state(heap.queues, self.queues)
+        return not is_same_state(heap, self.queues)
 
     def _end(self) -> Iterator[Row]:
         target = self.history.target
@@ -331,3 +331,63 @@ class _Verification:
             yield row_at(
                 target.metadata, "disagreement", reason, severity, kind="metadata", offset=8
             )
+
+
+def inspect(target: Target, *, progress: Progress = no_progress) -> Row:
+    """Return what ``target`` is and holds; ``damage`` and ``harmless`` list what ``verify`` finds."""
+    summary = Summary()
+    rows = list(verify(target, progress=progress, summary=summary))
+    state = None if summary.metadata is None else summary.metadata.state
+    point = None if summary.snapshot is None else summary.snapshot.point
+    return {
+        "family": FAMILY,
+        "kind": target.kind,
+        "path": str(target.path),
+        "generation": int(target.generation),
+        "variant": _variant(target, summary),
+        "size": target.size,
+        "log_files": len(target.logs),
+        "entries": summary.entries,
+        "first_index": summary.first,
+        "last_index": _last(summary),
+        "commit_index": _commit(target, summary),
+        "synced_index": None if summary.synced < 0 else summary.synced,
+        "snapshot_index": None if point is None else point.index,
+        "snapshot_term": None if point is None else point.term,
+        "term": None if state is None else state.term,
+        "vote": None if state is None else state.vote,
+        "queues": summary.queues,
+        "tasks": summary.tasks,
+        "extensions": summary.extensions,
+        "notes": summary.notes,
+        "harmless": [row for row in rows if not is_damage(row)],
+        "damage": [row for row in rows if is_damage(row)],
+    }
+
+
+def _last(summary: Summary) -> int | None:
+    """Return the last index: the log's, or the snapshot's where that covers all of the log."""
+    covered = None if summary.snapshot is None else summary.snapshot.point.index
+    found = [index for index in (summary.last, covered) if index is not None]
+    return max(found, default=None)
+
+
+def _commit(target: Target, summary: Summary) -> int | None:
+    """Return what a program holds for committed when it starts: a snapshot is, and in generation 1 every entry."""
+    if target.generation is Generation.ONE:
+        return _last(summary)
+    covered = None if summary.snapshot is None else summary.snapshot.point.index
+    found = [index for index in (summary.commit, covered) if index is not None]
+    return max(found, default=None)
+
+
+def _variant(target: Target, summary: Summary) -> Row:
+    """Return the exact layout of each file that is there."""
+    variant: Row = {}
+    if target.logs:
+        variant["log"] = target.logs[0].layout.variant
+    if summary.snapshot is not None:
+        variant["snapshot"] = summary.snapshot.layout.variant
+    if summary.metadata is not None:
+        variant["metadata"] = summary.metadata.layout.variant
+    return variant

@@ -6,13 +6,15 @@ yields pieces. ``snapshot_decode`` reads them, ``snapshot_frame`` tells layouts 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.binary import CHECKSUM_START, INT32, UINT32, UINT64, checksum, encode_queue_name
 from penstock.errors import CannotConvert
+from penstock.formats.kernel import bulk, compiled
+from penstock.formats.kernel_bytes import copy, put
 from penstock.formats.taskflux.deltas import encode_limits, encode_optional_limits, encode_policy
 from penstock.formats.taskflux.generation import Generation
 from penstock.model import (
@@ -24,6 +26,11 @@ from penstock.model import (
     QueueName,
     SnapshotPoint,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 MARKER_1: Final = bytes.fromhex("2F6F0F2F")
 MARKER_1A: Final = bytes.fromhex("2F0F6F2F")
@@ -215,3 +222,37 @@ def refuse_policy_beyond_limit(name: QueueName, policy: Policy) -> None:
         raise CannotConvert(
             f"queue {name!r} takes no tasks (size limit 0); in generation 1 that means no limit"
         )
+
+
+def encode_task_columns(
+    form: QueueForm,
+    ids: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    bounds: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    *,
+    interpreted: bool = False,
+) -> NDArray[np.uint8]:
+    """Return the bytes of tasks; the payload of task ``i`` is ``data[bounds[i]:bounds[i + 1]]``."""
+    with bulk():
+        import numpy as np
+
+    header_size = form.task_header.size
+    size = int(bounds[-1]) - int(bounds[0]) if len(bounds) else 0
+    encoded = np.empty(len(keys) * header_size + size, dtype=np.uint8)
+    kernel: Callable[..., Any] = _encode_kernel if interpreted else compiled(_encode_kernel)
+    kernel(ids, keys, bounds, data, form.has_ids, encoded)
+    return encoded
+
+
+def _encode_kernel(ids: Any, keys: Any, bounds: Any, data: Any, has_ids: Any, encoded: Any) -> None:
+    """Write each task: its id where the form has ids, its key, the payload's size, the payload."""
+    position = 0
+    for row in range(len(keys)):
+        start = bounds[row]
+        size = bounds[row + 1] - start
+        if has_ids:
+            position = put(encoded, position, ids[row], 8)
+        position = put(encoded, position, keys[row], 8)
+        position = put(encoded, position, size, 4)
+        position = copy(data, start, encoded, position, size)

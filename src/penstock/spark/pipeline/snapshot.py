@@ -118,7 +118,7 @@ def _encode_part(
     import pyarrow.compute as pc
     from pyspark import TaskContext
 
-    from penstock.formats.taskflux.snapshot_encode import encode_task_columns
+    from penstock.formats.taskflux.snapshot import encode_task_columns
 
     context = TaskContext.get()
     assert context is not None, "runs on an executor"

@@ -1,23 +1,23 @@
-"""How a TaskFlux source is cut into splits, by names, sizes and headers alone."""
+"""How a TaskFlux source is cut into splits, by names, sizes and headers alone, and what these tell of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 from penstock.errors import Compacted, OutOfRange
 from penstock.families.family import Split
 from penstock.families.options import entry_at
 from penstock.families.plan import edges
+from penstock.families.sources import File, Source
 from penstock.families.tables import OK, Filters, Mode, Op, ReadOptions, Table, shown_path
 from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.family import TITLE
 from penstock.families.taskflux.location import LogFile, Target
 from penstock.families.taskflux.read import History, read_history, survey
 from penstock.families.taskflux.rows import file_severity
+from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.model import SnapshotPoint
 from penstock.storage.files import opened
@@ -74,10 +74,7 @@ def plan_source(source: str, target: Target, options: ReadOptions) -> list[Split
     if options.table is Table.TASKS:
         return _state_splits(source, target, options)
     # Segments that cannot match are not even opened for their headers.
-    ends = _ends(target)
-    wanted = [
-        log for log in target.logs if _is_wanted(source, log, ends[log.path], options.filters)
-    ]
+    wanted = [log for log in target.logs if _is_wanted(source, log, options.filters)]
     history = survey(replace(target, logs=tuple(wanted)))
     splits: list[Split] = []
     rows = (*_metadata_rows(source, history), *_unreadable_rows(source, history))
@@ -85,7 +82,7 @@ def plan_source(source: str, target: Target, options: ReadOptions) -> list[Split
     if rows:
         splits.append(_split(source, ROW_SIZE, RowsPlan(rows=rows)))
     splits += _snapshot_splits(source, history, options.filters)
-    splits += _log_splits(source, history, options, ends)
+    splits += _log_splits(source, history, options)
     return splits
 
 
@@ -129,19 +126,13 @@ def refuse_beyond(history: History, at: int) -> None:
         )
 
 
-def _ends(target: Target) -> dict[Path, int | None]:
-    """Return the index behind each log file's entries, as the next one's name tells it."""
-    following = [*(log.first for log in target.logs[1:]), None]
-    return {log.path: end for log, end in zip(target.logs, following, strict=False)}
-
-
-def _is_wanted(source: str, log: LogFile, end: int | None, filters: Filters) -> bool:
+def _is_wanted(source: str, log: LogFile, filters: Filters) -> bool:
     """Return whether a log file may hold rows that are wanted, as far as its name tells."""
     if not filters.wants_path(shown_path(source, log.path)):
         return False
     if filters.ops is not None and not filters.ops - {Op.QUEUE, Op.TASK}:
         return False
-    return log.first is None or filters.wants_indexes(log.first, end)
+    return log.first is None or filters.wants_indexes(log.first, log.following)
 
 
 def _is_row_wanted(row: dict[str, object], options: ReadOptions) -> bool:
@@ -174,12 +165,11 @@ def _log_splits(
     source: str,
     history: History,
     options: ReadOptions,
-    ends: Mapping[Path, int | None],
 ) -> list[Split]:
     splits: list[Split] = []
     for log in history.target.logs:  # also those without a header: their records stand all the same
         first = history.first if log.first is None else log.first
-        if not options.filters.wants_indexes(first, ends[log.path]):
+        if not options.filters.wants_indexes(first, log.following):
             continue
         shown = shown_path(source, log.path)
         for start, stop in _ranges(log, options.split_size):
@@ -241,5 +231,38 @@ def _unreadable_rows(source: str, history: History) -> list[dict[str, object]]:
     ]
 
 
-def layout_of(name: str) -> LogLayout:
-    return LogLayout[name]
+def describe(name: str, target: Target, *, uncommitted: bool) -> Source:
+    """Return what a pipeline needs to know of a source. Raises ``PenstockError``."""
+    history = survey(target)
+    is_decided = any(log.layout.contents is Contents.COMMANDS for log in target.logs)
+    is_whole = history.first == 0 or history.is_whole_log()
+    return Source(
+        name=name,
+        family=FAMILY,
+        words=f"TaskFlux generation {int(target.generation)}, {target.kind}",
+        files=tuple(_files(name, target, history)),
+        begin=-1 if is_whole or history.snapshot is None else history.covered,
+        log_first=history.first,
+        covered=history.covered,
+        commit=None if uncommitted else history.commit,
+        by_value=target.generation is not Generation.THREE and not is_decided,
+        is_decided=is_decided,
+        notice=target.notice,
+        by_array_heap=is_decided and history.is_by_array_heap(),
+    )
+
+
+def _files(name: str, target: Target, history: History) -> list[File]:
+    logs = [
+        File(
+            shown=shown_path(name, log.path),
+            first=history.first if log.first is None else log.first,
+            size=log.size,
+        )
+        for log in target.logs
+    ]
+    others = [path for path in (target.metadata, target.snapshot) if path is not None]
+    return [
+        *(File(shown=shown_path(name, p), first=None, size=p.stat().st_size) for p in others),
+        *logs,
+    ]

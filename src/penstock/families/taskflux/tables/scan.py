@@ -23,7 +23,6 @@ from penstock.families.taskflux.tables.plan import (
     RowsPlan,
     SnapshotPlan,
     StatePlan,
-    layout_of,
 )
 from penstock.formats.taskflux import commands, deltas
 from penstock.formats.taskflux.deltas import BAD_OP
@@ -146,7 +145,7 @@ Only of files at rest: one that is still written to may be of another content wh
 def _read_log(
     source: str, plan: LogPlan, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    layout = layout_of(plan.layout)
+    layout = LogLayout[plan.layout]
     builder = Builder(source, plan, layout, options, columns)
     with opened(Path(plan.path)) as file:
         known = _known_places(plan)

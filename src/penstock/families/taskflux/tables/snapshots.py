@@ -11,14 +11,14 @@ from penstock.errors import BadData
 from penstock.families import arrow
 from penstock.families.damage import Severity
 from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
-from penstock.families.taskflux.applying import numbers_of
 from penstock.families.taskflux.family import NAME as FAMILY
-from penstock.families.taskflux.pages import read_pages
+from penstock.families.taskflux.read import read_pages
 from penstock.families.taskflux.tables.plan import SnapshotPlan
 from penstock.formats.taskflux import notes
 from penstock.formats.taskflux.snapshot import SnapshotLayout, encode_head
 from penstock.formats.taskflux.snapshot_decode import SnapshotHeader, TaskColumns, scan_snapshot
 from penstock.model import Implementation, QueueHead, QueueName, policy_fields
+from penstock.queues.replay import numbers_of
 from penstock.storage.files import opened
 
 if TYPE_CHECKING:
