@@ -132,6 +132,7 @@ def _unpacking(form: str) -> Callable[..., Any]:
         ">i": part(lambda data, at: signed(u32(data, at))),
         ">q": i64,
         ">Q": part(lambda data, at: uint64(i64(data, at))),
+        "<I": little,
         "<i": part(lambda data, at: signed(little(data, at))),
     }
     unpack: Callable[..., Any] = part(lambda data, at: ())  # noqa: ARG005

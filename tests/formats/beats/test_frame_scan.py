@@ -16,17 +16,12 @@ from penstock.formats.beats.frame import (
     BadStretch,
     Frame,
     StretchKind,
+    Verdict,
     encode_frame,
     encode_frames,
     read_frames,
 )
-from penstock.formats.beats.frame_scan import (
-    FrameColumns,
-    FrameScanner,
-    Place,
-    Verdict,
-    scan_frames,
-)
+from penstock.formats.beats.frame_scan import FrameColumns, FrameScanner, Place, scan_frames
 from support.damage import cuts, flipped
 
 OFFSET = 12
@@ -56,11 +51,9 @@ def rows(columns: FrameColumns) -> Iterator[Told]:
 
 
 def scanned(
-    data: bytes, *, interpreted: bool = False, start: int = 0, stop: int | None = None, batch: int = 100
+    data: bytes, *, start: int = 0, stop: int | None = None, batch: int = 100
 ) -> list[Told]:  # fmt: skip
-    found = scan_frames(
-        data, offset=OFFSET, start=start, stop=stop, batch_rows=batch, interpreted=interpreted
-    )
+    found = scan_frames(data, offset=OFFSET, start=start, stop=stop, batch_rows=batch)
     return [row for columns in found for row in rows(columns)]
 
 
@@ -123,7 +116,6 @@ streams = st.lists(_pieces, max_size=8).map(b"".join)
 def test_both_readers_agree_on_any_stream(data: bytes, batch: int) -> None:
     expected = scalar(data)
     assert scanned(data, batch=batch) == expected
-    assert scanned(data, batch=batch, interpreted=True) == expected
 
 
 @given(streams, st.data())
@@ -178,8 +170,7 @@ def test_every_flipped_bit_is_judged_alike_and_costs_one_frame() -> None:
         assert sum(row[0] <= Verdict.OTHER_END for row in found) >= 4
 
 
-@pytest.mark.parametrize("interpreted", [False, True])
-def test_every_two_splits_of_damaged_streams_are_the_whole(interpreted: bool) -> None:
+def test_every_two_splits_of_damaged_streams_are_the_whole() -> None:
     pieces = (
         with_bad_checksum(SAMPLE),
         with_bad_checksum(b"x" * 20),
@@ -191,8 +182,8 @@ def test_every_two_splits_of_damaged_streams_are_the_whole(interpreted: bool) ->
         data = b"".join(random.sample(pieces, len(pieces)))
         expected = scalar(data)
         for at in range(len(data) + 1):
-            first = scanned(data, stop=at, interpreted=interpreted)
-            assert first + scanned(data, start=at, interpreted=interpreted) == expected
+            first = scanned(data, stop=at)
+            assert first + scanned(data, start=at) == expected
 
 
 def test_a_frame_that_was_damaged_counts_and_a_gap_does_not() -> None:

@@ -1,7 +1,7 @@
 """Frames in bulk: where the frames of a segment stand and whether they are whole, in columns.
 
-``FrameReader`` is the plain reader; ``FrameScanner`` and ``scan_frames`` give the same answers many at a time, by a
-kernel that numba compiles when it is first used (a property test holds the two together).
+``FrameReader`` is the plain reader; ``FrameScanner`` and ``scan_frames`` give the same answers many at a time, by the same
+``walk``, which numba compiles when it is first used.
 
 Whoever reads a part of a segment needs the first true boundary in it, and the number of frames before that. Where the
 two lengths of a frame agree, a reader goes on behind it whatever its checksum says. So the way there is walked by lengths
@@ -13,14 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.binary import CHECKSUM_START, Bytes
-from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN, FRAMING
+from penstock.binary import Bytes
+from penstock.formats.beats.frame import (
+    BLOCK,
+    FRAME_MAX,
+    FRAME_MIN,
+    FRAMING,
+    NO_GAP,
+    POLYNOMIAL,
+    Verdict,
+    power_of_x,
+    walk,
+)
+from penstock.formats.beats.segment import UINT32
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
-from penstock.formats.kernel_bytes import crc, crc_tables, emit, u32_little
+from penstock.formats.kernel_bytes import crc_tables
 from penstock.model import INT64_MAX
 
 if TYPE_CHECKING:
@@ -29,16 +39,6 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 4096
 """Bytes of damage that are shown: it may be as long as the file."""
-
-
-class Verdict(IntEnum):
-    """What stands somewhere in a stream."""
-
-    GOOD = 0
-    OTHER_END = 1  # good, though the length at its end is another
-    FRAME = 2  # both lengths agree and the checksum does not match
-    GAP = 3  # no frame, up to the next one
-    TAIL = 4  # no frame, up to the end
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,13 +79,11 @@ def scan_frames(
     stop: int | None = None,
     index: int = 0,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[FrameColumns, None, Place]:
     """Yield every frame and all damage that begins in ``[start, stop)`` of a whole stream; return where that ended.
 
     ``offset`` is the logical offset of the buffer's first byte, before which ``index`` frames stand; ``start`` and
-    ``stop`` are any positions in the buffer. Needs numpy and numba, which the ``spark`` extra brings; ``interpreted``
-    does without numba.
+    ``stop`` are any positions in the buffer. Needs numpy and numba, which the ``tables`` extra brings.
     """
     scanner = FrameScanner(
         offset,
@@ -93,7 +91,6 @@ def scan_frames(
         first=offset + start,
         stop=None if stop is None else offset + stop,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
     yield from scanner.feed(data, is_last=True)
     return scanner.place
@@ -111,7 +108,6 @@ class FrameScanner:
         stop: int | None = None,
         size: int | None = None,
         batch_rows: int = BATCH_ROWS,
-        interpreted: bool = False,
     ) -> None:
         """Begin at a true boundary, the logical offset ``offset`` with ``index`` frames before it.
 
@@ -123,7 +119,6 @@ class FrameScanner:
         self._stop = INT64_MAX if stop is None else stop
         self._size = INT64_MAX if size is None else size
         self._batch_rows = batch_rows
-        self._interpreted = interpreted
         self._pieces: list[NDArray[np.uint8]] = []  # what is not judged yet
         self._held = 0  # bytes in them
         self._base = offset  # the logical offset of their first byte
@@ -195,24 +190,23 @@ class FrameScanner:
         data = _joined(self._pieces)
         self._note(self._gap, data)
         end, base = len(data), self._base
-        buffer = data.tobytes() if self._interpreted else data
-        kernel: Any = _frame_kernel if self._interpreted else compiled(_frame_kernel)
-        tables = crc_tables(_POLYNOMIAL, is_reflected=True, interpreted=self._interpreted)
-        known = np.zeros(end // _BLOCK + 2, dtype=np.int64)
+        kernel = compiled(walk)
+        tables = crc_tables(POLYNOMIAL, is_reflected=True, interpreted=False)
+        known = np.zeros(end // BLOCK + 2, dtype=np.int64)
         position, index, needed = 0, self.place.index, 0
-        gap = _NO_GAP if self._gap is None else self._gap - base
+        gap = NO_GAP if self._gap is None else self._gap - base
         is_full = True
         while is_full:
             room = max(1, min(self._batch_rows, (end - position) // FRAME_MIN + 2))
             rows = np.empty((4, room), dtype=np.int64)
             count, position, gap, index, needed, is_full = kernel(
-                buffer, position, gap, index, self._first - base, self._stop - base, end, self._size - base,
-                tables, _powers(self._interpreted), known, rows,
+                data, position, gap, index, self._first - base, self._stop - base, end, self._size - base,
+                tables, _powers(), known, room, rows,
             )  # fmt: skip
-            self.place = Place(base + int(position if gap == _NO_GAP else gap), int(index))
+            self.place = Place(base + int(position if gap == NO_GAP else gap), int(index))
             if count:
                 yield self._columns(data, rows[:, :count])
-        self._note(None if gap == _NO_GAP else base + int(gap), data)
+        self._note(None if gap == NO_GAP else base + int(gap), data)
         position = int(position)
         self._pieces = [data[position:]] if position < end else []
         self._held = end - position
@@ -232,7 +226,7 @@ class FrameScanner:
 
         position, size, index, verdict = rows
         is_frame = verdict <= Verdict.OTHER_END
-        start = np.where(is_frame, position + _LENGTH_SIZE, position)
+        start = np.where(is_frame, position + UINT32.size, position)
         shown = np.where(is_frame, size - FRAMING, np.minimum(size, SHOWN_MAX))
         if position[0] < 0:
             # A gap that began in a piece that is gone; its end is found, so what follows is in this one.
@@ -257,152 +251,10 @@ def _joined(pieces: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-_LENGTH_SIZE: Final = 4
-_POLYNOMIAL: Final = 0xEDB88320  # of CRC-32 of IEEE 802.3, lowest bit first
-
-
 @cache
-def _powers(as_list: bool) -> Any:
-    """Return x to the powers 8, 16, 32 … modulo the checksum's polynomial, the lowest power in the highest bit."""
+def _powers() -> NDArray[np.int64]:
+    """Return x to the powers 8, 16, 32 … modulo the checksum's polynomial."""
     import numpy as np
 
-    power, found = 1 << 23, []
-    for _ in range(FRAME_MAX.bit_length()):
-        found.append(power)
-        one, other, power = power, power, 0
-        while one:
-            power ^= other if one & 0x80000000 else 0
-            one = (one << 1) & 0xFFFFFFFF
-            other = (other >> 1) ^ (_POLYNOMIAL if other & 1 else 0)
-    return found if as_list else np.array(found, dtype=np.int64)
-
-
-# What the kernel knows as plain numbers: the members of ``Verdict``, and that it is in no gap.
-_GOOD, _OTHER_END, _FRAME, _GAP, _TAIL = map(int, Verdict)
-_NO_GAP: Final = -(2**62)
-_BLOCK: Final = 4096
-_DIRECT_MAX: Final = 16_384
-"""Up to this length it is quicker to compute a checksum from the bytes."""
-
-
-def _frame_kernel(
-    data: Any, position: Any, gap: Any, index: Any, first: Any, stop: Any, end: Any, size: Any, t: Any, powers: Any,
-    known: Any, rows: Any,
-) -> Any:  # fmt: skip
-    """Scan as the module says, into ``rows``.
-
-    Return how many rows it wrote, its position, where the gap began in which that is, the frames before it, up to where
-    the buffer must reach for more to be judged, and whether ``rows`` is full. All positions count from the buffer's first
-    byte; a gap may have begun before it.
-    """
-    anchor = 0  # where the blocks begin of which checksums are known
-    blocks = 0
-    count = 0
-    while True:
-        is_gap = gap != _NO_GAP
-        begin = gap if is_gap else position
-        if not is_gap and (position >= stop or position >= size or count == rows.shape[1]):
-            is_full = position < stop and position < size
-            return count, position, gap, index, position, is_full
-        position, length, needed = _next_length(data, position, end, size, is_gap)
-        if length < 0:
-            if end < size:
-                return count, position, gap, index, needed, False
-            if begin >= first:
-                emit(rows, count, (begin, end - begin, index, _TAIL))
-                count += 1
-            return count, end, _NO_GAP, index, end, False
-        agrees = length > 0 and u32_little(data, position + length - 4) == length
-        is_whole = agrees  # what a walk goes by
-        if length > 0 and (is_gap or begin >= first or not agrees):
-            checked = position + length - 8
-            value, anchor, blocks = _checksum(
-                data, position, checked, t, powers, known, anchor, blocks
-            )
-            is_whole = value == u32_little(data, checked)
-
-        if is_gap and is_whole:
-            if begin >= first:
-                emit(rows, count, (gap, position - gap, index, _GAP))
-                count += 1
-            gap = _NO_GAP
-        elif not is_gap and (is_whole or agrees):
-            if begin >= first:
-                verdict = _FRAME if not is_whole else _GOOD if agrees else _OTHER_END
-                emit(rows, count, (position, length, index, verdict))
-                count += 1
-            index += 1
-            position += length
-        else:
-            gap = begin
-            position += 1
-
-
-def _next_length(data: Any, position: Any, end: Any, size: Any, is_gap: Any) -> Any:
-    """Return where a length stands, the length, and up to where the buffer must reach to judge it.
-
-    That is at ``position``; in a gap, at the next place where both lengths agree. The length is 0 if no frame
-    can have it, and -1 if the buffer ends before the frame does.
-    """
-    while True:
-        if position + 4 > end:
-            return position, -1, position + 4
-        length = u32_little(data, position)
-        follower = position + length
-        if length < FRAME_MIN or length > FRAME_MAX or follower > size:
-            length = 0
-        elif follower > end:
-            return position, -1, follower
-        if not is_gap or (length > 0 and u32_little(data, follower - 4) == length):
-            return position, length, follower
-        position += 1
-
-
-def _checksum(
-    data: Any, start: Any, stop: Any, t: Any, powers: Any, known: Any, anchor: Any, blocks: Any
-) -> Any:
-    """Return the checksum of ``[start, stop)``, and the anchor and number of the blocks that are known then.
-
-    A search tries many places, and hostile bytes may give each of them a length of megabytes. So the checksum of a long
-    stretch is had from those of two beginnings, of ``known`` blocks: what it was at its end, less what so many
-    bytes leave of what it was at its start. No byte is looked at much more than once.
-    """
-    if stop - start <= _DIRECT_MAX:
-        return _extended(data, start, stop, 0, t), anchor, blocks
-    if (start - anchor) // _BLOCK >= blocks:
-        anchor = start
-        blocks = 1
-        known[0] = 0
-    block = anchor + (blocks - 1) * _BLOCK
-    while block + _BLOCK <= stop:
-        known[blocks] = _extended(data, block, block + _BLOCK, known[blocks - 1], t)
-        blocks += 1
-        block += _BLOCK
-    number = (start - anchor) // _BLOCK
-    before = _extended(data, anchor + number * _BLOCK, start, known[number], t)
-    number = (stop - anchor) // _BLOCK
-    value = _extended(data, anchor + number * _BLOCK, stop, known[number], t)
-    return value ^ _lengthened(before, stop - start, powers), anchor, blocks
-
-
-def _extended(data: Any, start: Any, stop: Any, checksum: Any, t: Any) -> Any:
-    """Return the checksum of what had ``checksum``, followed by ``[start, stop)``."""
-    return crc(data, start, stop, checksum ^ CHECKSUM_START, t) ^ CHECKSUM_START
-
-
-def _lengthened(register: Any, count: Any, powers: Any) -> Any:
-    """Return what ``count`` bytes more leave of a checksum: times x to the power of 8 times their number."""
-    place = 0
-    while count > 0:
-        if count & 1:
-            other = powers[place]
-            product = 0
-            while register > 0:
-                if register & 0x80000000:
-                    product ^= other
-                register = (register << 1) & 0xFFFFFFFF
-                other = (other >> 1) ^ (_POLYNOMIAL if other & 1 else 0)
-            register = product
-        count >>= 1
-        place += 1
-    return register
+    powers = [power_of_x(1 << place) for place in range(FRAME_MAX.bit_length())]
+    return np.array(powers, dtype=np.int64)

@@ -11,7 +11,8 @@ from penstock.errors import BadData
 from penstock.families.arrow import Property
 from penstock.families.beats.read import undecoded
 from penstock.formats.beats.event import Event, decode_event, event_as_json
-from penstock.formats.beats.frame_scan import FrameColumns, Verdict
+from penstock.formats.beats.frame import Verdict
+from penstock.formats.beats.frame_scan import FrameColumns
 from penstock.formats.beats.segment import PayloadFormat
 from penstock.formats.beats.task_event import task_of
 

@@ -32,7 +32,8 @@ from penstock.families.family import Split
 from penstock.families.follow import Offset
 from penstock.families.plan import ROW_SIZE, DamagePlan, refusal
 from penstock.families.tables import ReadOptions, Table, shown_path
-from penstock.formats.beats.frame_scan import FrameColumns, Place, Verdict
+from penstock.formats.beats.frame import Verdict
+from penstock.formats.beats.frame_scan import FrameColumns, Place
 from penstock.storage.files import FILES, File
 
 BEFORE_ALL: Final = -1

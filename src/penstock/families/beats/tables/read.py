@@ -16,8 +16,8 @@ from penstock.families.beats.read import is_transformed
 from penstock.families.beats.tables.plan import SegmentPlan
 from penstock.families.damage import Damage
 from penstock.formats.beats.body import BodyDecoder
-from penstock.formats.beats.frame import FRAME_MAX
-from penstock.formats.beats.frame_scan import FrameColumns, FrameScanner, Place, Verdict
+from penstock.formats.beats.frame import FRAME_MAX, Verdict
+from penstock.formats.beats.frame_scan import FrameColumns, FrameScanner, Place
 from penstock.formats.beats.segment import Options
 from penstock.formats.beats.state import State
 from penstock.model import INT64_MAX

@@ -29,8 +29,8 @@ from penstock.families.damage import Damage, Severity, words_of
 from penstock.families.family import Split
 from penstock.families.plan import DamagePlan, damage_rows, read_damage, why
 from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of
-from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN
-from penstock.formats.beats.frame_scan import FrameColumns, Verdict
+from penstock.formats.beats.frame import FRAME_MAX, FRAME_MIN, Verdict
+from penstock.formats.beats.frame_scan import FrameColumns
 from penstock.model import INT64_MAX
 
 if TYPE_CHECKING:
