@@ -26,8 +26,8 @@ import numpy as np
 from formats import RESULTS, machine
 from peers.base import Unavailable, say
 from peers.packages import cache
-from penstock.formats.beats.frame import FRAMING, encode_frames
-from penstock.formats.beats.frame_scan import Verdict, scan_frames
+from penstock.formats.beats.frame import FRAMING, Verdict, encode_frames
+from penstock.formats.beats.frame_scan import scan_frames
 from penstock.formats.beats.segment import Options
 from penstock.formats.beats.task_event import encode_tasks
 from penstock.storage.spool import Spool, SpoolSettings
