@@ -1,1 +1,1 @@
-"""Fuzzers of the client protocol. ``scripts/fuzz`` runs them; the suite only runs what they check."""
+"""Fuzzers of the client protocol and of records. ``scripts/fuzz`` runs them; the suite only runs what they check."""

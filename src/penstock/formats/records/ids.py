@@ -72,6 +72,10 @@ _EXCLUSIVE: Final = (
     (ERROR_ONE, ERROR_EACH),
     (EXPIRES_ONE, EXPIRES_EACH),
 )
+_PER_ID: Final = IDS | NOT_BEFORE_EACH | KEY_EACH | ERROR_EACH | HEADERS | RESULTS | EXPIRES_EACH
+COUNT_MAX: Final = 2**20
+"""Ids of one record that has a value for each of them: bounds the memory that checking them takes."""
+
 _FIXED: Final = Struct("<IIBBHIQ")  # count, columns, reason, mode, 0, destination, last id
 BODY_SIZE_MIN: Final = _FIXED.size
 _U16: Final = Struct("<H")
@@ -222,7 +226,8 @@ def _decode_span(
 
 def _decode_these(reader: ColumnReader, columns: int, first_id: int, start: int) -> Ids:
     count = reader.count
-    if not count or first_id + count - 1 > UINT64_MAX:
+    is_too_many = columns & _PER_ID and count > COUNT_MAX
+    if not count or is_too_many or first_id + count - 1 > UINT64_MAX:
         raise BadRecord(
             "impossible number of ids", offset=start, found=f"{count} from {first_id} on"
         )
@@ -343,6 +348,8 @@ def encode_ids(
     bits = 0
     for bit in parts:
         bits |= bit
+    if bits & _PER_ID and count > COUNT_MAX:
+        raise InvalidValue(f"a change by id names up to {COUNT_MAX} ids one by one, not {count}")
     fixed = _FIXED.pack(count, bits, reason, is_span, 0, destination_id, last_id)
     return fixed + b"".join(parts[bit] for bit in sorted(parts)) if parts else fixed
 

@@ -33,6 +33,8 @@ from penstock.formats.records.settings import (
     decode_snapshot_start,
 )
 
+_ZEROS_STEP: Final = 2**16
+
 
 class Located(NamedTuple):
     """A record and where it begins."""
@@ -150,17 +152,19 @@ def _check_chain(header: Header, offset: int, chain: Chain | None, *, is_snapsho
 
 
 def _end_of_zeros(data: Bytes, offset: int, chain: Chain | None) -> End:
-    rest = bytes(data[offset:])
-    zeros = len(rest) - len(rest.lstrip(b"\x00"))
-    if zeros == len(rest):
-        return End(offset, Stop.ZEROS, chain)
-    damage = BadRecord(
-        "bytes behind the end of the log",
-        offset=offset + zeros,
-        expected="zeros",
-        found=rest[zeros : zeros + 8].hex(" ").upper(),
-    )
-    return End(offset, Stop.DAMAGE, chain, damage)
+    """Return the end of a log at ``offset``, from where on there should be nothing but zeros."""
+    for at in range(offset, len(data), _ZEROS_STEP):
+        piece = bytes(data[at : at + _ZEROS_STEP])
+        rest = piece.lstrip(b"\x00")
+        if rest:
+            damage = BadRecord(
+                "bytes behind the end of the log",
+                offset=at + len(piece) - len(rest),
+                expected="zeros",
+                found=rest[:8].hex(" ").upper(),
+            )
+            return End(offset, Stop.DAMAGE, chain, damage)
+    return End(offset, Stop.ZEROS, chain)
 
 
 def _end_of_segment(data: Bytes, record: Located, chain: Chain | None) -> End:

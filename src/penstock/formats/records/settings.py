@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, assert_never
 
 from penstock.binary import Bytes
-from penstock.errors import BadRecord, InvalidQueueName
+from penstock.errors import BadRecord, InvalidQueueName, InvalidValue
 from penstock.formats.records.canonical import INTEGER_MAX, decode_canonical, encode_canonical
 from penstock.formats.records.columns import ZEROS, padded
 from penstock.model import QueueName
@@ -19,6 +19,8 @@ Object = Mapping[str, Any]
 
 CLUSTER_ID_SIZE: Final = 16
 HASH_SIZE: Final = 16
+SETTINGS_SIZE_MAX: Final = 4 * 2**20
+"""Bytes of JSON in one record: its values take many times as much memory. 25,000 users with grants fit."""
 T = TypeVar("T")
 
 
@@ -141,6 +143,13 @@ class ObjectReader:
 
 def _members(data: Bytes, start: int, end: int, what: str) -> ObjectReader:
     """Return the members of the JSON object in ``data[start:end]``, which ends with up to 7 zeros."""
+    if end - start > SETTINGS_SIZE_MAX:
+        raise BadRecord(
+            f"{what} is too large",
+            offset=start,
+            expected=f"up to {SETTINGS_SIZE_MAX} bytes",
+            found=str(end - start),
+        )
     body = bytes(data[start:end])
     text = body.rstrip(b"\x00")
     if body[len(text) :] != ZEROS[-len(text) % 8]:
@@ -249,8 +258,13 @@ Settings = QueueSettings | ClusterSettings | AccessSettings | SnapshotStart | Sn
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """Return the body of a record: canonical JSON, padded to 8 bytes."""
-    return padded(encode_canonical(settings_members(settings)))
+    """Return the body of a record: canonical JSON, padded to 8 bytes. Raises ``InvalidValue``."""
+    body = padded(encode_canonical(settings_members(settings)))
+    if len(body) > SETTINGS_SIZE_MAX:
+        raise InvalidValue(
+            f"settings of {len(body)} bytes; at most {SETTINGS_SIZE_MAX} are allowed"
+        )
+    return body
 
 
 def settings_members(settings: Settings) -> dict[str, Any]:
