@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.rabbitmq import journal, segment
+from penstock.formats.rabbitmq import journal, merge_scan, segment
 from penstock.formats.rabbitmq.journal import Kind, Piece, PieceColumns, Publish, SequenceNumber
 from penstock.formats.rabbitmq.merge import Entry, Place, merge
 from penstock.formats.rabbitmq.merge_scan import (
@@ -71,14 +71,12 @@ def check(jif: bytes, idx: bytes, *, number: int = 3, entry_count: int = ENTRY_C
     records = in_columns(jif, journal.scan_journal_columns(jif, batch_rows=7))
     records = records.take(np.flatnonzero(records.pieces.sequence // entry_count == number))
     assert list(records.to_pieces()) == journaled
-    for interpreted in (False, True):
-        found, findings = merge_columns(
-            records,
-            flushed_columns,
-            number=number,
-            entry_count=entry_count,
-            interpreted=interpreted,
-        )
+    for few in (merge_scan.FEW, -1):  # the kernel merges few records too
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge_scan, "FEW", few)
+            found, findings = merge_columns(
+                records, flushed_columns, number=number, entry_count=entry_count
+            )
         assert entries_of(found, number) == expected.entries
         assert findings == expected.findings
     return not expected.findings

@@ -371,6 +371,13 @@ def end_damage(segment: Segment, frame: Frame) -> Damage | None:
     return frame_damage(segment, frame, BAD_END, f"the frame is whole, but {frame.warning}")
 
 
+# --- from where on events wait: the stored position, held to the segment that it names -----------
+#
+# A position counts if a frame begins there, or the segment ends there, and as many frames stand before it as it says.
+# Behind the end of its segment it means that the segment is finished. Any other is not believed, and the segment counts as
+# not acknowledged: an event that comes twice is better than one that never comes.
+
+
 class Judged(NamedTuple):
     """Where the first event stands that is not acknowledged, and the damage of the stored position."""
 
@@ -436,6 +443,9 @@ def _first_from(offset: int, pieces: Iterator[Piece], version: int) -> tuple[int
 def _damage(location: Location, status: str, reason: str) -> Damage:
     path = location.state_path or location.path
     return damage_at(path, status, reason, offset=0, size=location.state_size)
+
+
+# --- what waits ----------------------------------------------------------------------------------
 
 
 class Waiting(NamedTuple):
@@ -517,6 +527,8 @@ def _waiting(segment: Segment, header: Header, frame: Frame, report: Report) -> 
         report(damage)
     return Waiting(segment, header, frame, event)
 
+
+# --- what a read reports -------------------------------------------------------------------------
 
 NOTES_MAX: Final = 10
 """Oddities that are no damage and are reported one by one; a spool may have one in each of thousands of files."""

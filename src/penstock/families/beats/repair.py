@@ -100,6 +100,11 @@ def _same(_segment: Segment, frame: Frame, event: Event | Damage) -> bytes | Dam
     return frame.payload
 
 
+# --- a spool written from another one ------------------------------------------------------------
+#
+# Segments of the same numbers, frame by frame, and the position carried over. What a frame becomes is the caller's to say.
+# Whatever is left behind comes out as a damage.
+
 BUFFER_SIZE: Final = 2**20
 """Bytes of payload that are held until they are written."""
 

@@ -519,6 +519,8 @@ def _rows(rows: list[int]) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
+# --- many stretches of files brought into one buffer with few calls ------------------------------
+
 GAP_MAX: Final = 4096
 """Bytes between two stretches that are read along: a call costs as much as so many bytes, or more."""
 

@@ -297,6 +297,12 @@ def _number_of(path: Path) -> int:
     return segment.parse_segment_name(path.stem + segment.SUFFIX) or 0
 
 
+# --- queues that are not classic -----------------------------------------------------------------
+#
+# Quorum queues and streams are detected and named, not read. Their messages are outside ``msg_stores``: a quorum queue has
+# a directory below ``quorum``, a stream one below ``stream``. The node's metadata names queues whose directory is missing,
+# and tells the name of a stream.
+
 METADATA_MAX: Final = 64 * 2**20
 """Bytes of a metadata file that are read. Mnesia empties its log at 4 MiB; a queue's record takes some 300 bytes."""
 

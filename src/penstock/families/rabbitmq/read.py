@@ -39,11 +39,17 @@ from penstock.formats.rabbitmq.queue_v2 import Location as SlotLocation
 from penstock.formats.rabbitmq.queue_v2 import RecordStatus, Slot, SlotStatus
 from penstock.formats.rabbitmq.segment import PUBLISH_SIZE
 from penstock.storage.broker_files import (
+    Scan,
     scan_index_file,
     scan_slots,
     segment_scan,
 )
 from penstock.storage.files import OpenFiles, opened
+
+# --- bounds for fields that no checksum covers: a value outside them is damage -------------------
+#
+# A flipped bit in an expiry makes a message expire at once, or never; one beyond the range of a broker's timers ends the
+# queue's process when a broker loads the message. A message with such a field is kept: its body is whole.
 
 EXPIRY_MIN_US: Final = 946_684_800_000_000
 """2000-01-01: no broker is as old."""
@@ -87,13 +93,11 @@ def expiry_reason(expiry_us: int) -> str:
     return f"an impossible expiry, {shown}: the message is read as one that never expires"
 
 
-def size_reason(said: int, found: int) -> str:
-    return f"the index says {said} bytes of body, the message has {found}"
-
-
 def sequence_reason(sequence: int) -> str:
     return f"an impossible sequence number, {sequence}: its place in the queue is unknown"
 
+
+# --- the index -----------------------------------------------------------------------------------
 
 RECORDS_MAX: Final = 2**22
 """Records of one file that are held. A segment has 49,152 if nothing stands twice, and a broker empties its
@@ -168,11 +172,15 @@ def read_index(
 def _read_version_1(
     queue: Queue, entry_count: int, report: Report, progress: Progress
 ) -> Iterator[Indexed]:
-    journaled = _journal_by_segment(queue, entry_count, report, progress)
+    # Brokers empty a journal at 32,768 records at the latest.
+    journaled: dict[int, list[Piece]] = defaultdict(list)
+    for piece in _file_records(queue.journal, journal.scan, report, progress):
+        journaled[piece.sequence // entry_count].append(piece)
     paths = dict(queue.segments)
     end_us = expiry_end_us()
     for number in sorted(journaled.keys() | paths.keys()):
-        pieces = _segment_pieces(paths.get(number), number, entry_count, report, progress)
+        scan = segment_scan(number, entry_count)
+        pieces = _file_records(paths.get(number), scan, report, progress)
         merged = merge(journaled.pop(number, []), {number: pieces})
         for finding in merged.findings:
             report(finding_damage(queue, paths, finding))
@@ -202,32 +210,12 @@ def implausible(indexed: Indexed, end_us: int) -> Iterator[Damage]:
         yield message_damage(indexed, BAD_SEQUENCE, reason)
 
 
-def _journal_by_segment(
-    queue: Queue, entry_count: int, report: Report, progress: Progress
-) -> dict[int, list[Piece]]:
-    """Return the journal's records by segment; brokers empty a journal at 32,768 records at the latest."""
-    found: dict[int, list[Piece]] = defaultdict(list)
-    path = queue.journal
-    if path is None:
-        return found
-    try:
-        with opened(path) as file:
-            pieces = scan_index_file(file, journal.scan, progress=progress)
-            for piece in _records(path, pieces, report):
-                found[piece.sequence // entry_count].append(piece)
-    except (OSError, PathRefused) as error:
-        report(damage_at(path, UNREADABLE, words_of(error)))
-    return found
-
-
-def _segment_pieces(
-    path: Path | None, number: int, entry_count: int, report: Report, progress: Progress
-) -> list[Piece]:
+def _file_records(path: Path | None, scan: Scan, report: Report, progress: Progress) -> list[Piece]:
+    """Return the records of a journal or a segment; report what else there is."""
     if path is None:
         return []
     try:
         with opened(path) as file:
-            scan = segment_scan(number, entry_count)
             return _records(path, scan_index_file(file, scan, progress=progress), report)
     except (OSError, PathRefused) as error:
         report(damage_at(path, UNREADABLE, words_of(error)))
@@ -384,6 +372,9 @@ def _indexed_slot(path: Path, store: Path, slot: Slot) -> Indexed:
     )
 
 
+# --- which messages are asked for, and which are left out ----------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Which messages are asked for, beside those that survive a restart."""
@@ -436,6 +427,9 @@ def selection_of(values: Values, as_of_us: int) -> Selection:
 def _bytes(name: Any) -> bytes | None:
     """Return a name as it was typed: arguments that are not UTF-8 arrive as surrogates."""
     return None if name is None else str(name).encode("utf-8", "surrogateescape")
+
+
+# --- messages ------------------------------------------------------------------------------------
 
 
 class Held(NamedTuple):
@@ -576,7 +570,8 @@ def read_held(indexed: Indexed, bodies: Bodies, report: Report) -> Held | None:
         return None
     size = message.content.body_size
     if size != indexed.body_size:
-        report(message_damage(indexed, BAD_SIZE, size_reason(indexed.body_size, size)))
+        reason = f"the index says {indexed.body_size} bytes of body, the message has {size}"
+        report(message_damage(indexed, BAD_SIZE, reason))
     return Held(indexed, message)
 
 

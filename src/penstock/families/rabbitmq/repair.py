@@ -456,6 +456,8 @@ def _copy_own_store(
             yield damage_at(path, word, REASONS[word], offset=record.offset, size=record.size)
 
 
+# --- what is not read, copied byte for byte: metadata, quorum queues, streams --------------------
+
 PIECE: Final = 2**20
 """Bytes that are copied at a time."""
 

@@ -210,6 +210,8 @@ def _unreadable(error: BadData) -> str:
     return f"the properties cannot be read: {error.reason}"
 
 
+# --- tasks ---------------------------------------------------------------------------------------
+
 BULK_FROM: Final = 2**20
 """Bytes of files from which on messages are read in bulk: fewer are read sooner than the kernels are loaded."""
 

@@ -132,15 +132,13 @@ def merge_columns(
     *,
     number: int,
     entry_count: int,
-    interpreted: bool = False,
 ) -> tuple[EntryColumns, list[Finding]]:
     """Return what ``merge`` returns for the segment with this number and the journal's records of it.
 
-    Pieces that are no records are not to be among them. Needs numpy and numba, which the ``spark`` extra brings;
-    ``interpreted`` does without numba.
+    Pieces that are no records are not to be among them. Needs numpy and numba, which the ``tables`` extra brings.
     """
-    if len(journal) + len(segment) > FEW or interpreted:
-        entries = _merge_in_order(journal, segment, number * entry_count, entry_count, interpreted)
+    if len(journal) + len(segment) > FEW:
+        entries = _merge_in_order(journal, segment, number * entry_count, entry_count)
         if entries is not None:
             return entries, []
     merged = merge(journal.to_pieces(), {number: segment.to_pieces()})
@@ -152,7 +150,6 @@ def _merge_in_order(
     segment: RecordColumns,
     first: int,
     entry_count: int,
-    interpreted: bool,
 ) -> EntryColumns | None:
     """Return the entries, or ``None`` if there is something to find."""
     with bulk():
@@ -163,8 +160,7 @@ def _merge_in_order(
     if len(pieces) == 0 or bool((pieces.status != Status.OK).any()):
         return None
     states = np.zeros((3, entry_count), dtype=np.int64)
-    kernel = _merge_kernel if interpreted else compiled(_merge_kernel)
-    count = kernel(pieces.kind, pieces.sequence, first, len(segment), states)
+    count = compiled(_merge_kernel)(pieces.kind, pieces.sequence, first, len(segment), states)
     if count < 0:
         return None
     rows, is_delivered, is_acked = states[:, :count]

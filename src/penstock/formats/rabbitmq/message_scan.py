@@ -83,23 +83,18 @@ def scan_messages(
     data: Bytes | NDArray[np.uint8],
     start: NDArray[np.int64],
     length: NDArray[np.int64],
-    *,
-    interpreted: bool = False,
 ) -> MessageColumns:
     """Return where the parts of the terms stand that begin at ``start``; each lies within the buffer.
 
-    Needs numpy and numba, which the ``spark`` extra brings; ``interpreted`` does without numba.
+    Needs numpy and numba, which the ``tables`` extra brings.
     """
     with bulk():
         import numpy as np
 
     rows = np.zeros((FIELD_COUNT, len(start)), dtype=np.int64)
     steps, names = _program()
-    if interpreted:
-        _message_kernel(bytes(data), start, length, steps, names.tobytes(), rows)
-    else:
-        buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
-        compiled(_message_kernel)(buffer, start, length, steps, names, rows)
+    buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+    compiled(_message_kernel)(buffer, start, length, steps, names, rows)
     return MessageColumns.of_rows(rows)
 
 
