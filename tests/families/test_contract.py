@@ -19,6 +19,7 @@ from support.damage import flipped
 from support.directories import build
 from support.node_files import write_files
 from support.rabbitmq_directories import Directory, journaled, publish
+from support.record_directories import Changes, write_directory
 from support.samples import THREE
 
 Row = dict[str, Any]
@@ -54,6 +55,26 @@ def beats(root: Path, *, state: bytes | None = None, change: Callable[[bytes], b
     return spool(root, {0: change(VECTORS["v1_cbor"])}, stored(0, 8, 0) if state is None else state)
 
 
+SEGMENT: Final = "log/00000000000000000001.log"
+
+
+def penstock4(
+    root: Path, *, synced: int = 5, without: str = "", change: Callable[[bytes], bytes] = bytes
+) -> Path:
+    """Return a directory of generation 4 with three tasks, added by entries 3, 4 and 5."""
+    made = Changes()
+    made.begin()
+    queue = made.queue("mail")
+    for payload in (b"one", b"two", b"three"):
+        made.add(queue, [payload])
+    write_directory(root, made.entries, synced=synced)
+    if without:
+        (root / without).unlink()
+    path = root / SEGMENT
+    path.write_bytes(change(path.read_bytes()))
+    return root
+
+
 @dataclass(frozen=True)
 class Case:
     """A source, and the status and severity of each row that ``verify`` must print."""
@@ -64,6 +85,24 @@ class Case:
 
 
 CASES: Final = {
+    "penstock-whole": Case(penstock4),
+    "penstock-harmless": Case(
+        lambda root: penstock4(root, synced=4, change=lambda data: data[:-3]),
+        (("torn", "harmless"),),
+    ),
+    "penstock-damaged": Case(
+        lambda root: penstock4(root, without="hard-state"), (("missing", "damaged"),)
+    ),
+    "penstock-torn": Case(
+        lambda root: penstock4(root, change=lambda data: data[:-3]),
+        (("torn", "lost"),),
+        ("torn",),
+    ),
+    "penstock-lost": Case(
+        lambda root: penstock4(root, change=lambda data: flipped(data, 8 * (len(data) - 130))),
+        (("bad-checksum", "lost"),),
+        ("bad-checksum",),
+    ),
     "taskflux-whole": Case(taskflux),
     "taskflux-harmless": Case(
         lambda root: build(root, Generation.ONE), (("perhaps-refused", "harmless"),) * 2

@@ -29,6 +29,7 @@ from penstock.formats.records.read import Chain
 from penstock.formats.records.segment import (
     LOG_SUFFIX,
     SEGMENT_SIZE,
+    SNAPSHOT_SUFFIX,
     file_name,
 )
 from penstock.formats.records.settings import ClusterSettings, MemberSettings, QueueSettings
@@ -36,6 +37,8 @@ from penstock.formats.records.sync_point import SIZE as SYNC_POINT_SIZE
 from penstock.formats.records.sync_point import SyncedTo, encode_sync_point
 from penstock.formats.records.writer import record_of, write_log
 from penstock.model import HardState, NodeId, QueueName, Term
+from penstock.queues.columnar.snapshot import encode_snapshot, freeze
+from penstock.queues.columnar.state import State
 
 CLUSTER: Final = bytes(range(16))
 INCARNATION: Final = bytes(range(16, 32))
@@ -118,6 +121,7 @@ def write_directory(
     entries: Entries,
     *,
     segment_size: int = SEGMENT_SIZE,
+    snapshots: Sequence[int] = (),
     first: int = 1,
     synced: int | None = None,
     commit_floor: int | None = None,
@@ -125,7 +129,7 @@ def write_directory(
 ) -> Path:
     """Write a directory whose log has these entries.
 
-    ``first``: the first entry that the log still has. ``synced``,
+    ``snapshots``: the indexes after which there is one. ``first``: the first entry that the log still has. ``synced``,
     ``commit_floor``: the sync point; all entries unless given. ``zeros``: bytes behind the last record.
     """
     (root / LOG).mkdir(parents=True)
@@ -135,7 +139,7 @@ def write_directory(
     term = max((stamp.term for stamp, _ in entries), default=1)
     state = HardState(term=Term(term), vote=NodeId(1))
     (root / HARD_STATE).write_bytes(encode_hard_state(state))
-    checksums = _checksums(entries)
+    checksums = _write_snapshots(root / SNAPSHOTS, entries, snapshots)
     kept = [entry for entry in entries if entry[0].index >= first]
     chain = Chain(checksums[first - 1], first - 1)
     last_segment, offset = 0, 0
@@ -175,11 +179,15 @@ def _names(entries: Entries, before: int) -> dict[int, bytes]:
     }
 
 
-def _checksums(entries: Entries) -> list[int]:
-    """Return the head checksum of every entry, and 0 before the first."""
-    checksums = [0]
+def _write_snapshots(directory: Path, entries: Entries, wanted: Sequence[int]) -> list[int]:
+    """Write the snapshots after these entries; return the head checksum of every entry, and 0 before the first."""
+    state, checksums = State(), [0]
     for stamp, change in entries:
         checksums.append(head_checksum(record_of(change, stamp, checksums[-1])))
+        state.apply(change, stamp)
+        if stamp.index in wanted:
+            pieces = encode_snapshot(freeze(state), last_checksum=checksums[-1])
+            (directory / file_name(stamp.index, SNAPSHOT_SUFFIX)).write_bytes(b"".join(pieces))
     return checksums
 
 

@@ -12,6 +12,7 @@ from penstock.families.family import Family, Files
 from penstock.families.options import Operation, Option, Values, table_name
 
 FAMILIES: Final = (
+    "penstock",
     "rabbitmq",
     "beats",
     "taskflux",  # last: it takes every path, and names what is wrong with files that no family knows

@@ -82,10 +82,7 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         raise CorruptData(replayed.damage)
     whole = replayed if uncommitted or history.commit is None else replay(history, uncommitted=True)
     is_log = new.variant is Variant.ONE_A
-    if is_log:
-        _write_requests(new, replayed)
-    else:
-        _write_state(new, replayed)
+    write_state(new, replayed)
     _write_seen_term(history, new, replayed.term)
     return Converted(
         entries=len(replayed.queues.by_name[DEFAULT_QUEUE]) if is_log else 0,
@@ -101,8 +98,11 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
     )
 
 
-def _write_state(new: NewDirectory, replayed: Replayed) -> None:
-    if replayed.index >= 0:
+def write_state(new: NewDirectory, replayed: Replayed) -> None:
+    """Write a state as a snapshot, or for variant 1a as a log. Raises ``CannotConvert``."""
+    if new.variant is Variant.ONE_A:
+        _write_requests(new, replayed)
+    elif replayed.index >= 0:
         point = SnapshotPoint(index=Index(replayed.index), term=Term(replayed.term))
         new.write_snapshot(point, replayed.queues)
 

@@ -125,20 +125,39 @@ def write_log(
     ``chain``: the entry before the first; ``names``: of queues that exist then. A segment is cut before the record that
     would exceed ``segment_size``; one larger than a quarter of it gets a segment of its own.
     """
-    index, previous = (0, 0) if chain is None else (chain.index, chain.checksum)
-    segment: _Segment | None = None
-    known = dict(names or {})
+    records = _records(entries, chain or Chain(0, 0))
+    return write_segments(records, cluster_id=cluster_id, segment_size=segment_size, names=names)
+
+
+def _records(
+    entries: Iterable[tuple[Stamp, Change]], chain: Chain
+) -> Iterator[tuple[bytes, Change]]:
+    index, previous = chain.index, chain.checksum
     for stamp, change in entries:
         if stamp.index != index + 1 or previous is None:
             raise InvalidValue(f"entry {stamp.index} does not follow entry {index}")
         record = record_of(change, stamp, previous)
         index, previous = stamp.index, head_checksum(record)
+        yield record, change
+
+
+def write_segments(
+    records: Iterable[tuple[bytes, Change]],
+    *,
+    cluster_id: bytes,
+    segment_size: int = SEGMENT_SIZE,
+    names: Mapping[int, bytes] | None = None,
+) -> Iterator[WrittenSegment]:
+    """Yield the segments of a log whose records are bytes already, as ``write_log`` does. ``change``: what each says."""
+    segment: _Segment | None = None
+    known = dict(names or {})
+    for record, change in records:
         is_large = 4 * len(record) > segment_size
         if segment is not None and (is_large or segment.size + len(record) > segment_size):
             yield segment.sealed()
             known, segment = segment.footer.names, None
         if segment is None:
-            segment = _Segment(stamp.index, cluster_id, known)
+            segment = _Segment(decode_header(record).index, cluster_id, known)
         segment.append(record, change)
         if is_large:
             yield segment.sealed()

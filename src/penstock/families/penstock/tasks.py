@@ -1,0 +1,83 @@
+"""What the queues hold, as rows: queues by name, tasks in the order of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from penstock.families.family import Row
+from penstock.families.payloads import payload_fields
+from penstock.families.penstock.rows import headers_as_json, iso, origin_as_json
+from penstock.queues.columnar.chunk import Chunk
+from penstock.queues.columnar.queue import Queue
+from penstock.queues.columnar.state import State
+from penstock.queues.columnar.task import Task, task_at
+
+
+def task_rows(state: State, only: str | None = None) -> Iterator[Row]:
+    """Yield the tasks of all queues, or of one."""
+    names = {queue_id: queue.name.decode("ascii") for queue_id, queue in state.queues.items()}
+    access = state.access
+    principals = {} if access is None else access.principals
+    for queue in sorted(state.queues.values(), key=lambda each: each.name):
+        if only is None or names[queue.id] == only:
+            yield from _queue_rows(queue, names, principals)
+
+
+def _queue_rows(
+    queue: Queue, names: Mapping[int, str], principals: Mapping[int, str]
+) -> Iterator[Row]:
+    name = names[queue.id]
+    for key, chunk, places in queue.in_order():
+        if chunk.details is None:
+            yield from _plain_rows(name, key, chunk, places, principals)
+        else:
+            for place in places:
+                task = task_at(chunk, place)
+                row: Row = {"queue": name, "key": key} | payload_fields(task.payload)
+                row["id"] = task.id
+                yield row | _details(task, names, principals)
+
+
+def _plain_rows(
+    name: str,
+    key: int,
+    chunk: Chunk,
+    places: range | list[int],
+    principals: Mapping[int, str],
+) -> Iterator[Row]:
+    """Yield tasks that have nothing of their own but id and payload: most of them, so this is quick."""
+    rest: Row = {"enqueued": iso(chunk.enqueued_ms)} if chunk.enqueued_ms else {}
+    if chunk.principal_id:
+        rest["principal"] = principals.get(chunk.principal_id, chunk.principal_id)
+    front: Row = {"queue": name, "key": key}
+    for place, task_id in zip(places, chunk.ids_at(places), strict=True):
+        row = front | payload_fields(bytes(chunk.payload_at(place)))
+        row["id"] = task_id
+        row.update(rest)
+        yield row
+
+
+def _details(task: Task, names: Mapping[int, str], principals: Mapping[int, str]) -> Row:
+    """Return what is known of a task beyond its payload, as far as it is not the default."""
+    row: Row = {}
+    if task.attempts:
+        row["attempts"] = task.attempts
+    for name, time_ms in (
+        ("enqueued", task.enqueued_ms or None),
+        ("not_before", task.not_before_ms),
+        ("expires", task.expires_ms),
+    ):
+        if time_ms is not None:
+            row[name] = iso(time_ms)
+    if task.headers:
+        row["headers"] = headers_as_json(task.headers)
+    if task.principal_id:
+        row["principal"] = principals.get(task.principal_id, task.principal_id)
+    if task.born is not None:
+        row["born"] = {"queue": names.get(task.born[0], task.born[0]), "id": task.born[1]}
+    if task.origin:
+        row["origin"] = origin_as_json(task.origin)
+    if task.mark is not None:
+        consumer, deadline_ms = task.mark.consumer.decode("ascii"), task.mark.deadline_ms
+        row["delivery"] = {"consumer": consumer, "until": iso(deadline_ms)}
+    return row
