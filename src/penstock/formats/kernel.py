@@ -124,7 +124,7 @@ def _unpacking(form: str) -> Callable[..., Any]:
 
     part = njit(**_PART_OPTIONS)
     i64, u32, signed = _part(kernel_bytes.i64), _part(kernel_bytes.u32), _part(kernel_bytes.signed)
-    little = _part(kernel_bytes.u32_little)
+    little, little_i64 = _part(kernel_bytes.u32_little), _part(kernel_bytes.i64_little)
     readers: dict[str, Callable[..., Any]] = {
         ">B": part(lambda data, at: data[at] * 1),
         ">H": _part(kernel_bytes.u16),
@@ -132,8 +132,12 @@ def _unpacking(form: str) -> Callable[..., Any]:
         ">i": part(lambda data, at: signed(u32(data, at))),
         ">q": i64,
         ">Q": part(lambda data, at: uint64(i64(data, at))),
+        "<B": part(lambda data, at: data[at] * 1),
+        "<H": part(lambda data, at: data[at] + data[at + 1] * 0x100),
         "<I": little,
         "<i": part(lambda data, at: signed(little(data, at))),
+        "<q": little_i64,
+        "<Q": part(lambda data, at: uint64(little_i64(data, at))),
     }
     unpack: Callable[..., Any] = part(lambda data, at: ())  # noqa: ARG005
     for field in [form[0] + letter for letter in reversed(form[1:])]:

@@ -38,6 +38,11 @@ def i64(data: Any, at: Any) -> Any:
     return (signed(u32(data, at)) << 32) | u32(data, at + 4)
 
 
+def i64_little(data: Any, at: Any) -> Any:
+    """Return the signed little-endian integer in the eight bytes from ``at`` on; of a larger unsigned one, its bits."""
+    return (signed(u32_little(data, at + 4)) << 32) | u32_little(data, at)
+
+
 def put(target: Any, at: Any, value: Any, size: Any) -> Any:
     """Write ``value`` as a big-endian integer of ``size`` bytes at ``at``; return where the next field begins."""
     for i in range(size):

@@ -40,7 +40,6 @@ def scanned(
     is_last: bool = True,
     check_bodies: bool = True,
     batch_rows: int = 4,
-    interpreted: bool = False,
 ) -> tuple[list[RecordColumns], End]:
     batches = scan_records(
         data,
@@ -49,7 +48,6 @@ def scanned(
         is_last=is_last,
         check_bodies=check_bodies,
         batch_rows=batch_rows,
-        interpreted=interpreted,
     )
     found: list[RecordColumns] = []
     while True:
@@ -90,24 +88,23 @@ def ends(end: End) -> tuple[object, ...]:
     return end.position, end.stop, end.chain, end.footer, explained
 
 
-def check(data: bytes, *, chain: Chain | None = START_OF_LOG, interpreted: bool = False) -> None:
+def check(data: bytes, *, chain: Chain | None = START_OF_LOG) -> None:
     """Compare a scan with a walk."""
     is_snapshot = data[: FILE_HEADER_SIZE + 16] == SNAPSHOT[: FILE_HEADER_SIZE + 16]
     if is_snapshot:
         chain = Chain(0, 42)
     records, end = collect(walk(data, chain=chain, is_snapshot=is_snapshot))
-    found, scan_end = scanned(data, chain=chain, is_snapshot=is_snapshot, interpreted=interpreted)
+    found, scan_end = scanned(data, chain=chain, is_snapshot=is_snapshot)
     assert rows(found) == expected(records)
     assert ends(scan_end) == ends(end)
 
 
-@pytest.mark.parametrize("interpreted", [False, True], ids=["compiled", "interpreted"])
 @pytest.mark.parametrize("data", [OPEN, SEALED, SNAPSHOT], ids=["open", "sealed", "snapshot"])
-def test_a_whole_file_is_scanned(data: bytes, interpreted: bool) -> None:
-    check(data, interpreted=interpreted)
-    check(data, chain=None, interpreted=interpreted)
-    check(data + bytes(1000), interpreted=interpreted)
-    check(data + bytes(1001), interpreted=interpreted)
+def test_a_whole_file_is_scanned(data: bytes) -> None:
+    check(data)
+    check(data, chain=None)
+    check(data + bytes(1000))
+    check(data + bytes(1001))
 
 
 @given(st.lists(changes, min_size=1, max_size=5), st.integers(0, 2**32))
@@ -127,11 +124,6 @@ def test_a_truncation_ends_a_scan_where_it_ends_a_walk() -> None:
     for cut in cuts(OPEN):
         if len(cut) >= FILE_HEADER_SIZE:
             check(cut)
-
-
-def test_the_interpreted_kernel_is_the_compiled_one() -> None:
-    for bit in range(8 * FILE_HEADER_SIZE, 8 * len(OPEN), 331):
-        check(flipped(OPEN, bit), interpreted=True)
 
 
 def test_the_first_number_of_a_body_is_a_column() -> None:

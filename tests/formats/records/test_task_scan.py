@@ -41,14 +41,12 @@ def log_of(*log: Change, time_ms: int = TIME) -> bytes:
     return next(iter(write_log(entries, cluster_id=CLUSTER_ID))).data
 
 
-def records_of(data: bytes, interpreted: bool = False) -> RecordColumns:
-    (batch,) = scan_records(data, interpreted=interpreted)
+def records_of(data: bytes) -> RecordColumns:
+    (batch,) = scan_records(data)
     return batch
 
 
-def task_rows(
-    data: bytes, *, interpreted: bool = False, batch_rows: int = 3
-) -> list[tuple[object, ...]]:
+def task_rows(data: bytes, *, batch_rows: int = 3) -> list[tuple[object, ...]]:
     records = records_of(data)
     return [
         (
@@ -63,7 +61,7 @@ def task_rows(
             int(batch.principal_id[row]),
             int(batch.entry[row]) % 2**64,
         )
-        for batch in scan_tasks(data, records, interpreted=interpreted, batch_rows=batch_rows)
+        for batch in scan_tasks(data, records, batch_rows=batch_rows)
         for row in range(len(batch))
     ]
 
@@ -112,9 +110,10 @@ def test_tasks_in_columns_are_those_of_the_decoder(log: list[AddTasks]) -> None:
     assert task_rows(data) == expected_tasks(data)
 
 
-def test_the_interpreted_kernel_is_the_compiled_one() -> None:
+def test_batches_of_any_size_have_the_same_tasks() -> None:
     data = log_of(*(change for _, change in small_log()))
-    assert task_rows(data, interpreted=True) == task_rows(data) == expected_tasks(data)
+    for batch_rows in (1, 2, 100):
+        assert task_rows(data, batch_rows=batch_rows) == expected_tasks(data)
 
 
 def test_tasks_of_unknown_time_have_none() -> None:
@@ -123,13 +122,11 @@ def test_tasks_of_unknown_time_have_none() -> None:
     assert enqueued == NONE
 
 
-def ids_of(
-    data: bytes, *, interpreted: bool = False, batch_rows: int = 2
-) -> list[tuple[int, int, int]]:
+def ids_of(data: bytes, *, batch_rows: int = 2) -> list[tuple[int, int, int]]:
     records = records_of(data)
     return [
         (int(batch.record[row]), int(batch.place[row]), int(batch.id[row]) % 2**64)
-        for batch in scan_ids(data, records, interpreted=interpreted, batch_rows=batch_rows)
+        for batch in scan_ids(data, records, batch_rows=batch_rows)
         for row in range(len(batch))
     ]
 
@@ -160,10 +157,11 @@ def test_ids_in_columns_are_those_of_the_decoder(log: list[Change]) -> None:
     ]
 
 
-def test_the_interpreted_kernel_of_ids_is_the_compiled_one() -> None:
+def test_batches_of_any_size_have_the_same_ids() -> None:
     log = [change for _, change in small_log()]
     data = log_of(*log)
-    assert ids_of(data, interpreted=True) == ids_of(data) == expected_ids(log)
+    for batch_rows in (1, 2, 100):
+        assert ids_of(data, batch_rows=batch_rows) == expected_ids(log)
 
 
 def test_memory_does_not_follow_the_number_of_ids_that_a_file_claims() -> None:

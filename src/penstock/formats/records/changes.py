@@ -340,11 +340,14 @@ _REMOVE_REASONS: Final = (RemoveReason.ACKED, *RemoveReason)
 
 def encode_change(change: Change) -> EncodedChange:
     """Return the kind, the queue, the first id and the body of the record of a change."""
+    if type(change) is RemoveTasks and change.results is None and not change.extensions:
+        # The most frequent change has no columns: half the time.
+        body = encode_ids(change.ids, change.reason, is_span=change.is_span)
+        return EncodedChange(Kind.REMOVE, change.queue_id, _first_id(change.ids), body)
     match change:
-        case AddTasks(queue_id, first_id, body):
-            return EncodedChange(
-                Kind.ADD, queue_id, first_id, bytes(body.data[body.start : body.end])
-            )
+        case AddTasks(queue_id, first_id, tasks):
+            body = bytes(tasks.data[tasks.start : tasks.end])
+            return EncodedChange(Kind.ADD, queue_id, first_id, body)
         case RemoveTasks() | ReturnTasks() | MoveTasks() | SetTasks() | Deliver():
             return _encode_by_ids(change)
         case Envelope(parts):
@@ -375,7 +378,6 @@ def _encode_by_ids(
 ) -> EncodedChange:
     columns: dict[int, bytes] = {}
     ids.put_extensions(columns, change.extensions)
-    first_id = change.ids.start if isinstance(change.ids, range) else change.ids[0]
     kind, reason, is_span, destination_id = Kind.SET, 0, False, 0
     match change:
         case RemoveTasks():
@@ -402,7 +404,11 @@ def _encode_by_ids(
     body = encode_ids(
         change.ids, reason, is_span=is_span, destination_id=destination_id, columns=columns
     )
-    return EncodedChange(kind, change.queue_id, first_id, body)
+    return EncodedChange(kind, change.queue_id, _first_id(change.ids), body)
+
+
+def _first_id(named: Ids) -> int:
+    return named.start if isinstance(named, range) else named[0]
 
 
 def _put_returned(columns: dict[int, bytes], change: ReturnTasks | MoveTasks) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google_crc32c import value as checksum_of_bytes
 
@@ -34,13 +34,12 @@ FLAGS: Final = COMPRESSED | ENCRYPTED | SKIPPABLE
 LOCAL_KIND_MIN: Final = 128
 """The first of the kinds that are local to a file: they are not replicated and not part of the log's chain."""
 
-_HEADER: Final = Struct("<4sIIBBHqqqIIIIQ")
+MARKER_NUMBER: Final = int.from_bytes(MARKER, "little")
+unpack_header = Struct("<IIIBBHqqqIIIIQ").unpack_from  # for readers, interpreted and compiled
 _CHECKED: Final = Struct(
     "<IBBHqqqIIIIQ"
 )  # the same from the size on: what the head checksum covers
 _FRONT: Final = Struct("<4sI")
-_unpack = _HEADER.unpack_from
-_INT64: Final = 2**63
 
 
 class Kind(IntEnum):
@@ -98,10 +97,13 @@ def decode_header(data: Bytes, offset: int = 0) -> Header:
     (
         marker, checksum, size, kind, flags, version, index, term, time_ms,
         body_checksum, previous, queue_id, principal_id, first_id,
-    ) = _unpack(data, offset)  # fmt: skip
-    if marker != MARKER:
+    ) = unpack_header(data, offset)  # fmt: skip
+    if marker != MARKER_NUMBER:
         raise BadRecord(
-            "not a record", offset=offset, expected=hexadecimal(MARKER), found=hexadecimal(marker)
+            "not a record",
+            offset=offset,
+            expected=hexadecimal(MARKER),
+            found=hexadecimal(data[offset : offset + 4]),
         )
     actual = crc32c(data[offset + 8 : offset + HEADER_SIZE])
     if actual != checksum:
@@ -115,11 +117,16 @@ def decode_header(data: Bytes, offset: int = 0) -> Header:
         size, kind, flags, version, index, term, time_ms,
         body_checksum, previous, queue_id, principal_id, first_id, checksum,
     )  # fmt: skip
-    if not HEADER_SIZE <= size <= RECORD_SIZE_MAX or size % 8 or flags & ~FLAGS:
-        raise _explained(header, offset)
-    if index < 0 or term < 0 or not 0 <= time_ms <= TIME_MAX:
+    if not is_possible(size, flags, index, term, time_ms):
         raise _explained(header, offset)
     return header
+
+
+def is_possible(size: Any, flags: Any, index: Any, term: Any, time_ms: Any) -> Any:
+    """Return whether a header may have these values. Also a part of the kernel that scans records."""
+    if size < HEADER_SIZE or size > RECORD_SIZE_MAX or size % 8 or flags & ~FLAGS:
+        return False
+    return index >= 0 and term >= 0 and 0 <= time_ms and time_ms <= TIME_MAX  # noqa: SIM300
 
 
 def _explained(header: Header, offset: int) -> BadRecord:

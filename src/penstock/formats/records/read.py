@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.binary import Bytes
 from penstock.errors import BadData, BadRecord
@@ -133,22 +133,46 @@ def collect(records: Generator[Located, None, End]) -> tuple[list[Located], End]
 def _check_chain(header: Header, offset: int, chain: Chain | None, *, is_snapshot: bool) -> None:
     if chain is None:
         return
-    if chain.checksum is not None and header.previous != chain.checksum:
+    checksum = UNKNOWN if chain.checksum is None else chain.checksum
+    place = break_in_chain(
+        header.kind, header.index, header.previous, checksum, chain.index, is_snapshot
+    )
+    if place == PREVIOUS_AT:
         raise BadRecord(
             "the record does not continue the one before it",
-            offset=offset + 44,
+            offset=offset + place,
             expected=f"{chain.checksum:08X}",
             found=f"{header.previous:08X}",
         )
-    is_same = is_snapshot or header.kind >= LOCAL_KIND_MIN
-    index = chain.index if is_same else chain.index + 1
-    if header.index != index:
+    if place:
+        is_same = is_snapshot or header.kind >= LOCAL_KIND_MIN
         raise BadRecord(
             "the index of the record does not follow",
-            offset=offset + 16,
-            expected=str(index),
+            offset=offset + place,
+            expected=str(chain.index + (not is_same)),
             found=str(header.index),
         )
+
+
+UNKNOWN: Final = -1
+"""In place of a checksum or an index that nothing is known of."""
+
+INDEX_AT: Final = 16
+PREVIOUS_AT: Final = 44
+
+
+def break_in_chain(
+    kind: Any, index: Any, previous: Any, known_checksum: Any, known_index: Any, is_snapshot: Any
+) -> Any:
+    """Return the place of the field of a header that does not continue the record before, or 0 if all do.
+
+    In a snapshot every record has one index; kinds that are local to a file have that of the entry before them. Also
+    a part of the kernel that scans records.
+    """
+    if known_checksum != UNKNOWN and previous != known_checksum:
+        return PREVIOUS_AT
+    expected = known_index if is_snapshot or kind >= LOCAL_KIND_MIN else known_index + 1
+    return INDEX_AT if known_index != UNKNOWN and index != expected else 0
 
 
 def _end_of_zeros(data: Bytes, offset: int, chain: Chain | None) -> End:

@@ -4,12 +4,12 @@ A kernel walks over records that fit: marker, head checksum, values of the heade
 does not, `read.walk` goes on from there: it alone says why a scan ends. Bodies above ``SMALL_BODY`` are checked by the
 processor's instruction, which a kernel cannot use; smaller ones in the kernel, because a call would cost more.
 
-Kernels read 64-bit words: records and columns begin at multiples of 8.
+A header is judged by the same functions as in the plain reader. Columns are read as 64-bit words: they begin at multiples of 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,14 +20,21 @@ from penstock.errors import TruncatedData
 from penstock.formats.kernel import BATCH_ROWS, bulk, compiled
 from penstock.formats.kernel_bytes import crc, crc_tables, emit
 from penstock.formats.records.header import (
-    FLAGS,
     HEADER_SIZE,
     LOCAL_KIND_MIN,
-    MARKER,
-    RECORD_SIZE_MAX,
-    TIME_MAX,
+    MARKER_NUMBER,
+    is_possible,
+    unpack_header,
 )
-from penstock.formats.records.read import Chain, End, Stop, collect, walk
+from penstock.formats.records.read import (
+    UNKNOWN,
+    Chain,
+    End,
+    Stop,
+    break_in_chain,
+    collect,
+    walk,
+)
 from penstock.formats.records.segment import FILE_HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -39,8 +46,6 @@ SMALL_BODY: Final = 512
 """Up to this size a kernel checks a body faster than a call of the library does (measured)."""
 
 _ALL: Final = 0xFFFFFFFF
-_MARKER: Final = int.from_bytes(MARKER, "little")
-_UNKNOWN: Final = -1  # in place of a checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,18 +81,15 @@ def _columns(rows: NDArray[np.int64]) -> RecordColumns:
 class Buffers(NamedTuple):
     """One buffer as the kernels take it: bytes and 64-bit words."""
 
-    data: Any
-    words: Any
+    data: NDArray[np.uint8]
+    words: NDArray[np.int64]
 
 
-def buffers(data: Bytes | NDArray[np.uint8], *, interpreted: bool = False) -> Buffers:
+def buffers(data: Bytes | NDArray[np.uint8]) -> Buffers:
     """Return views of a buffer for kernels; bytes behind the last multiple of 8 are no record."""
     with bulk():
         import numpy as np
 
-    if interpreted:
-        raw = bytes(data)
-        return Buffers(raw, memoryview(raw[: len(raw) & ~7]).cast("q"))
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
     return Buffers(array, array[: len(array) & ~7].view(np.int64))
 
@@ -101,7 +103,6 @@ def scan_records(
     is_last: bool = True,
     check_bodies: bool = True,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Generator[RecordColumns, None, End]:
     """Yield the records from ``start`` on in batches of columns; return how they end, as `read.walk` does.
 
@@ -111,13 +112,12 @@ def scan_records(
     with bulk():
         import numpy as np
 
-    views = buffers(data, interpreted=interpreted)
-    kernel: Callable[..., Any] = _scan_kernel if interpreted else compiled(_scan_kernel)
-    tables = crc_tables(POLYNOMIAL, is_reflected=True, interpreted=interpreted)
+    views, kernel = buffers(data), compiled(_scan_kernel)
+    tables = crc_tables(POLYNOMIAL, is_reflected=True, interpreted=False)
     end = 8 * len(views.words)
     known = chain or Chain(None, 0)
-    checksum = _UNKNOWN if known.checksum is None else known.checksum
-    index = _UNKNOWN if chain is None else known.index
+    checksum = UNKNOWN if known.checksum is None else known.checksum
+    index = UNKNOWN if chain is None else known.index
     body_max = SMALL_BODY if check_bodies else -1
     position, is_full = start, True
     while is_full:
@@ -186,58 +186,51 @@ def _scan_kernel(
     while position + HEADER_SIZE <= end:
         if count == rows.shape[1]:
             return count, position, checksum, index, True
-        at = position >> 3
-        size = _fitting_size(data, words, position, end, tables)
-        if size == 0 or not _continues(words, at, checksum, index, is_snapshot):
+        size = _emit_record(data, position, end, checksum, index, is_snapshot, tables, rows, count)
+        if size == 0:
             break
-        if size - HEADER_SIZE <= body_max:
-            start = position + HEADER_SIZE
-            actual = crc(data, start, position + size, _ALL, tables) ^ _ALL
-            if actual != low(words[at + 5]):
-                break
-        checksum, index = high(words[at]), words[at + 2]
-        _emit_record(words, position, size, rows, count)
+        body_size = size - HEADER_SIZE
+        start = position + HEADER_SIZE
+        if body_size <= body_max and (
+            crc(data, start, start + body_size, _ALL, tables) ^ _ALL != rows[_BODY_CHECKSUM, count]
+        ):
+            break
+        checksum, index = rows[_CHECKSUM, count], rows[_INDEX, count]
+        rows[_COUNT, count] = low(words[start >> 3]) if body_size else 0
         count += 1
         position += size
     return count, position, checksum, index, False
 
 
-def _fitting_size(data: Any, words: Any, position: Any, end: Any, tables: Any) -> Any:
-    """Return the size of the record at ``position`` if its header is whole and the record is there, else 0."""
-    at = position >> 3
-    if low(words[at]) != _MARKER:
-        return 0
-    size = low(words[at + 1])
-    flags = (words[at + 1] >> 40) & 0xFF
-    if size < HEADER_SIZE or size > RECORD_SIZE_MAX or size & 7 or position + size > end:
-        return 0
-    if flags & ~FLAGS or words[at + 2] < 0 or words[at + 3] < 0:
-        return 0
-    if words[at + 4] < 0 or words[at + 4] > TIME_MAX:
+def _emit_record(
+    data: Any, position: Any, end: Any, known_checksum: Any, known_index: Any, is_snapshot: Any,
+    tables: Any, rows: Any, row: Any,
+) -> Any:  # fmt: skip
+    """Write the row of the record at ``position``; return its size, or 0 if it is not one that continues the others."""
+    (
+        marker, checksum, size, kind, flags, version, index, term, time_ms,
+        body_checksum, previous, queue_id, principal_id, first_id,
+    ) = unpack_header(data, position)  # fmt: skip
+    if marker != MARKER_NUMBER or not is_possible(size, flags, index, term, time_ms):
         return 0
     actual = crc(data, position + 8, position + HEADER_SIZE, _ALL, tables) ^ _ALL
-    return size if actual == high(words[at]) else 0
-
-
-def _continues(words: Any, at: Any, checksum: Any, index: Any, is_snapshot: Any) -> Any:
-    """Return whether a record continues the one before it."""
-    if not is_snapshot and high(words[at + 1]) & 0xFF >= LOCAL_KIND_MIN:
-        return False  # a footer, or damage
-    if checksum != _UNKNOWN and high(words[at + 5]) != checksum:
-        return False
-    expected = index if is_snapshot else index + 1
-    return index == _UNKNOWN or words[at + 2] == expected
-
-
-def _emit_record(words: Any, position: Any, size: Any, rows: Any, row: Any) -> None:
-    at = position >> 3
-    meaning = high(words[at + 1])
-    count = low(words[at + 8]) if size > HEADER_SIZE else 0
+    if actual != checksum or position + size > end:
+        return 0
+    if kind >= LOCAL_KIND_MIN and not is_snapshot:
+        return 0  # a footer, or damage
+    if break_in_chain(kind, index, previous, known_checksum, known_index, is_snapshot):
+        return 0
     emit(
         rows, row,
         (
-            position, size, meaning & 0xFF, (meaning >> 8) & 0xFF, meaning >> 16,
-            words[at + 2], words[at + 3], words[at + 4], low(words[at + 5]), high(words[at]),
-            low(words[at + 6]), high(words[at + 6]), words[at + 7], count,
+            position, size, kind, flags, version, index, term, time_ms, body_checksum, checksum,
+            queue_id, principal_id,
         ),
     )  # fmt: skip
+    rows[_FIRST_ID, row] = first_id  # alone, because it is unsigned to numba
+    return size
+
+
+_INDEX, _BODY_CHECKSUM, _CHECKSUM, _FIRST_ID, _COUNT = (
+    _FIELDS.index(name) for name in ("index", "body_checksum", "checksum", "first_id", "count")
+)

@@ -82,14 +82,11 @@ def scan_tasks(
     records: RecordColumns,
     *,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Iterator[TaskColumns]:
     """Yield the tasks of the adds among ``records`` of ``data``, in batches. Raises ``BadRecord``."""
-    views = buffers(data, interpreted=interpreted)
+    views = buffers(data)
     wanted = records.kind == int(Kind.ADD)
-    for rows in _batches(
-        _task_kernel, views, records, wanted, len(_TASK_FIELDS), batch_rows, interpreted
-    ):
+    for rows in _batches(_task_kernel, views, records, wanted, len(_TASK_FIELDS), batch_rows):
         yield TaskColumns(**dict(zip(_TASK_FIELDS, rows, strict=True)))
 
 
@@ -98,17 +95,14 @@ def scan_ids(
     records: RecordColumns,
     *,
     batch_rows: int = BATCH_ROWS,
-    interpreted: bool = False,
 ) -> Iterator[IdColumns]:
     """Yield the ids of the changes by id among ``records`` of ``data``, in batches. Raises ``BadRecord``."""
     with bulk():
         import numpy as np
 
-    views = buffers(data, interpreted=interpreted)
+    views = buffers(data)
     wanted = np.isin(records.kind, _BY_ID)
-    for rows in _batches(
-        _id_kernel, views, records, wanted, len(_ID_FIELDS), batch_rows, interpreted
-    ):
+    for rows in _batches(_id_kernel, views, records, wanted, len(_ID_FIELDS), batch_rows):
         yield IdColumns(**dict(zip(_ID_FIELDS, rows, strict=True)))
 
 
@@ -143,7 +137,6 @@ def _batches(
     wanted: NDArray[np.bool_],
     fields: int,
     batch_rows: int,
-    interpreted: bool,
 ) -> Iterator[NDArray[np.int64]]:
     """Yield what a kernel writes of the wanted records, in arrays of at most ``batch_rows`` rows.
 
@@ -161,7 +154,7 @@ def _batches(
             records.time_ms[chosen], records.index[chosen], records.principal_id[chosen],
         )
     )  # fmt: skip
-    run = kernel if interpreted else compiled(kernel)
+    run = compiled(kernel)
     scratch = np.zeros(_SCRATCH, dtype=np.int64)
     row, place, status = 0, 0, _FULL
     while status == _FULL:
