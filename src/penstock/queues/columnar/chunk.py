@@ -58,7 +58,7 @@ class Chunk:
 
     __slots__ = (
         "at", "base_ms", "count", "data", "details", "end", "enqueued_ms", "entry", "epoch",
-        "first", "ids", "is_part", "is_rekeyed", "keys", "live", "live_size", "principal_id", "size", "sizes", "status",
+        "first", "ids", "is_rekeyed", "keys", "live", "live_size", "principal_id", "size", "sizes", "sparse_below", "status",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +90,9 @@ class Chunk:
         self.entry = 0
         self.details: Details | None = None
         self.is_rekeyed = False  # a task may be listed under a key that it no longer has
-        self.is_part = False  # the bytes belong to a larger chunk that was cut up
+        self.sparse_below = (
+            size + TASK_SIZE * count + 3
+        ) // 4  # bytes; of a part of a chunk that was cut up: infinite
         self.epoch = 0  # of the directory when the chunk was made; a frozen view has those below the current one
 
     def copy(self) -> Chunk:
@@ -108,7 +110,7 @@ class Chunk:
         new.entry = self.entry
         new.details = None if self.details is None else self.details.copy()
         new.is_rekeyed = self.is_rekeyed
-        new.is_part = self.is_part
+        new.sparse_below = self.sparse_below
         return new
 
     # Where tasks are.
@@ -214,10 +216,7 @@ class Chunk:
     @property
     def is_sparse(self) -> bool:
         """Whether less than a quarter of the bytes that the chunk keeps in memory belongs to tasks that are there."""
-        if self.is_part:
-            return True
-        live = self.live_size + TASK_SIZE * self.live
-        return 4 * live < self.size + TASK_SIZE * self.count
+        return self.live_size + TASK_SIZE * self.live < self.sparse_below
 
 
 def chunk_of(first_id: int, body: AddBody, *, entry: int, time_ms: int, principal_id: int) -> Chunk:
@@ -268,20 +267,14 @@ def _add_details(chunk: Chunk, extra: dict[int, Any], is_foreign: bool) -> None:
 
 
 def _add_sources(chunk: Chunk, details: Details, extra: dict[int, Any]) -> None:
-    everything, base_ms = range(chunk.count), chunk.base_ms
-    column = extra.get(ENQUEUED)
-    if column is None:
-        enqueued = array("q", [base_ms]) * chunk.count
-    else:
-        times = [UNKNOWN_MS if ms == NONE else clamped(base_ms + ms) for ms in column]
-        enqueued = array("q", times)
-    column = extra.get(PRINCIPAL_EACH, chunk.principal_id)
-    principals = own(column, chunk.count, "I", 0)
-    column = extra.get(ENTRY_EACH)
-    entries = (
-        array("Q", [chunk.entry]) * chunk.count if column is None else pick(column, everything, "Q")
-    )
-    details.sources = condensed(enqueued, principals, entries)
+    count, base_ms = chunk.count, chunk.base_ms
+    enqueued = own(extra.get(ENQUEUED), count, "q", 0)
+    principals = own(extra.get(PRINCIPAL_EACH, chunk.principal_id), count, "I", 0)
+    entries = own(extra.get(ENTRY_EACH, chunk.entry), count, "Q", 0)
+    sources = condensed(enqueued, principals, entries)
+    times = [UNKNOWN_MS if ms == NONE else clamped(base_ms + ms) for ms in sources.enqueued]
+    sources.enqueued = array("q", times)
+    details.sources = sources
 
 
 def _times(column: Column, base_ms: int, is_foreign: bool) -> Column:

@@ -7,14 +7,16 @@ without a note for each task.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
 from penstock.queues.columnar.chunk import Chunk
-from penstock.queues.columnar.columns import NEVER, Ids, Places
+from penstock.queues.columnar.columns import NEVER, Ids, Numbers, Places
 
 PAGE_MAX: Final = 256
+
+ID_END: Final = 2**64
 
 Slice = tuple[Chunk, Places]
 """Some tasks of a chunk."""
@@ -80,30 +82,58 @@ class Directory:
         """Return the places of ids, chunk by chunk; the tasks may be gone. Ids that no chunk has are left out."""
         if isinstance(ids, range):
             return self._slices_of_range(ids)
-        values = ids if isinstance(ids, list) else ids.tolist()
         found: list[Slice] = []
-        at, count = 0, len(values)
-        while at < count:
-            chunk = self.find(values[at])
-            if chunk is None:
-                break
-            end = at + 1
-            while end < count and values[end] < chunk.end:
-                end += 1
-            places = chunk.places(values[at:end])
-            if places:
+        last: Chunk | None = None
+        places: list[int] = []
+        for chunk, place in self.locate(ids):
+            if chunk is not last:
+                last, places = chunk, []
                 found.append((chunk, places))
-            at = end
+            places.append(place)
+        return found
+
+    def locate(self, ids: Ids) -> list[tuple[Chunk, int]]:
+        """Return chunk and place of each of many scattered ids; the tasks may be gone."""
+        found: list[tuple[Chunk, int]] = []
+        firsts: list[int] = []
+        chunks: list[Chunk] = []
+        own_ids: Numbers | None = None
+        chunk: Chunk | None = None
+        first = chunk_end = page_end = -1
+        for task_id in ids if self._firsts else ():
+            if task_id >= chunk_end:
+                if task_id >= page_end:
+                    number = self._number(task_id)
+                    page = self.pages[number]
+                    firsts, chunks = page.firsts, page.chunks
+                    is_last = number + 1 == len(self.pages)
+                    page_end = ID_END if is_last else self._firsts[number + 1]
+                at = bisect_right(firsts, task_id) - 1
+                if at < 0:
+                    continue
+                chunk = chunks[at]
+                first, chunk_end, own_ids = chunk.first, chunk.end, chunk.ids
+                if task_id >= chunk_end:
+                    continue
+            assert chunk is not None
+            if own_ids is None:
+                found.append((chunk, task_id - first))
+            else:
+                place = bisect_left(own_ids, task_id)
+                if own_ids[place] == task_id:
+                    found.append((chunk, place))
         return found
 
     def own(self, chunk: Chunk) -> Chunk:
         """Return a chunk that may be written to: the same, or a copy in its place if a frozen view has it."""
         if chunk.epoch == self.epoch:
             return chunk
-        new = chunk.copy()
-        new.epoch = self.epoch
         page, place = self._position(chunk)
-        page.chunks[place] = new
+        new = page.chunks[place]
+        if new.epoch != self.epoch:
+            new = chunk.copy()
+            new.epoch = self.epoch
+            page.chunks[place] = new
         return new
 
     def page_of(self, chunk: Chunk) -> Page:

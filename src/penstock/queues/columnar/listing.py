@@ -14,14 +14,17 @@ from typing import Final, NamedTuple
 from penstock.queues.columnar.chunk import READY, Chunk
 from penstock.queues.columnar.columns import Ids, Places
 from penstock.queues.columnar.directory import Directory
-from penstock.queues.columnar.order import Order
+from penstock.queues.columnar.order import LOOK_COST, Order
 from penstock.queues.columnar.runs import Run, packed
 
 Position = tuple[int, int]
 """(key, id): a place in the order of delivery."""
 
-TOGETHER: Final = 262_144
-"""Tasks of mixed keys that are listed together after a restart: bounds the memory for sorting them to about 30 MB."""
+TOGETHER: Final = 2**20
+"""Tasks of mixed keys that are listed together at a start: bounds the memory for sorting them to about 130 MB."""
+
+KEY_COST: Final = 8
+"""The cost of listing one of several tasks of mixed keys, in tasks that are copied: each may have a key of its own."""
 
 STALE_MIN: Final = 1024
 """Tasks that were removed, or got another key, before the order is swept; and at least as many as there are."""
@@ -45,48 +48,52 @@ class Tasks(NamedTuple):
 class Listing:
     """The order of a queue and how far it is up to date."""
 
-    __slots__ = ("directory", "order", "stale", "sweep_key", "unlisted")
+    __slots__ = ("directory", "order", "stale", "sweep_from", "unlisted")
 
     def __init__(self, directory: Directory) -> None:
         self.directory = directory
         self.order = Order()
         self.unlisted = 0  # tasks with ids from here on are not listed yet
         self.stale = 0  # ids listed in vain since the last sweep
-        self.sweep_key: int | None = None  # where a sweep under way continues
+        self.sweep_from: Position | None = None  # where a sweep under way continues
 
     # Keeping up.
 
     def catch_up(self, budget: int | None = None) -> int:
-        """List tasks that are not listed yet, all or about ``budget`` of them. Return how many."""
+        """List tasks that are not listed yet, all or as many as ``budget`` allows. Return the cost."""
         first = self.directory.find(self.unlisted)
         if first is None:
             return 0
-        listed = 0
+        cost = 0
         keys: list[int] = []
         ids: list[int] = []
         for chunk in chain((first,), self.directory.behind(first)):
-            if budget is not None and listed >= budget:
+            if budget is not None and cost >= budget:
                 break
             places = chunk.places(range(self.unlisted, chunk.end))
-            if budget is not None and len(places) > budget - listed:
-                places = places[: budget - listed]
+            each = 0 if isinstance(chunk.keys, int) else KEY_COST
+            if budget is not None and each and len(places) * each > budget - cost:
+                places = places[: max((budget - cost) // each, 1)]
             self.unlisted = chunk.id_at(places[-1]) + 1
-            listed += len(places)
-            places = chunk.alive(places)
-            if isinstance(chunk.keys, int):
-                self._flush(keys, ids)
-                if places:
-                    self.order.append(chunk.keys, chunk.ids_at(places))
-                continue
-            ids += chunk.ids_at(places)
-            if isinstance(places, range):
-                keys += chunk.keys[places.start : places.stop].tolist()
-            else:
-                keys += [chunk.keys[place] for place in places]
-            if len(ids) >= TOGETHER:
-                self._flush(keys, ids)
+            cost += len(places) * each + LOOK_COST
+            self._list(chunk, chunk.alive(places), keys, ids)
         self._flush(keys, ids)
-        return listed
+        return cost
+
+    def _list(self, chunk: Chunk, places: Places, keys: list[int], ids: list[int]) -> None:
+        """List tasks of one key; collect tasks of mixed keys, to list them together."""
+        if isinstance(chunk.keys, int):
+            self._flush(keys, ids)
+            if places:
+                self.order.append(chunk.keys, chunk.ids_at(places))
+            return
+        ids += chunk.ids_at(places)
+        if isinstance(places, range):
+            keys += chunk.keys[places.start : places.stop].tolist()
+        else:
+            keys += [chunk.keys[place] for place in places]
+        if len(ids) >= TOGETHER:
+            self._flush(keys, ids)
 
     def _flush(self, keys: list[int], ids: list[int]) -> None:
         if ids:
@@ -158,17 +165,16 @@ class Listing:
     # Housekeeping: what is listed in vain.
 
     def tidy(self, live: int, budget: int) -> int:
-        """Drop ids that are listed in vain: from the front, and everywhere once they are many. Return the steps taken."""
+        """Drop ids that are listed in vain: from the front, and everywhere once they are many. Return the cost."""
         if not self.stale:
             return 0
-        steps = self.order.trim(self._kept, budget)
-        if self.stale <= live + STALE_MIN and self.sweep_key is None:
-            return steps if steps > 1 else 0
-        key, more = self.order.sweep(self._kept, self.sweep_key, budget)
-        self.sweep_key = key
-        if key is None:
+        cost = self.order.trim(self._kept, budget)
+        if self.stale <= live + STALE_MIN and self.sweep_from is None:
+            return cost
+        self.sweep_from, more = self.order.sweep(self._kept, self.sweep_from, budget)
+        if self.sweep_from is None:
             self.stale = 0
-        return steps + more
+        return cost + more
 
     def _kept(self, key: int, run: Run) -> Run | None:
         """Return what is left of a run. A range is cut at its front only: what it lists in vain costs nothing."""

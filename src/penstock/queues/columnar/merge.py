@@ -6,11 +6,13 @@ a task that is larger by itself takes more.
 
 from __future__ import annotations
 
+from itertools import compress
+from operator import not_, sub
 from typing import Final
 
 from penstock.formats.records.columns import Blobs
-from penstock.queues.columnar.chunk import Chunk
-from penstock.queues.columnar.columns import Column, Numbers
+from penstock.queues.columnar.chunk import READY, Chunk
+from penstock.queues.columnar.columns import NEVER, Column, Numbers
 from penstock.queues.columnar.details import Details
 from penstock.queues.columnar.directory import Slice
 from penstock.queues.columnar.gather import gather
@@ -71,6 +73,13 @@ def split(chunk: Chunk, cut: int) -> tuple[Chunk, Chunk]:
     return _part(chunk, 0, cut), _part(chunk, cut, chunk.count)
 
 
+def _live_size(chunk: Chunk) -> int:
+    sizes = chunk.sizes
+    if isinstance(sizes, int):
+        return chunk.live * sizes
+    return sum(compress(map(sub, sizes[1:], sizes), map(not_, chunk.status)))
+
+
 def _part(chunk: Chunk, start: int, stop: int) -> Chunk:
     everything = range(start, stop)
     sizes = chunk.sizes
@@ -85,15 +94,14 @@ def _part(chunk: Chunk, start: int, stop: int) -> Chunk:
         chunk.at + start * sizes if isinstance(sizes, int) else chunk.at,
     )
     new.status = chunk.status[start:stop]
-    alive = chunk.alive(everything)
-    new.live = len(alive)
-    new.live_size = chunk.size_of(alive)
+    new.live = new.status.count(READY)
+    new.live_size = _live_size(new)
     new.base_ms = chunk.base_ms
     new.enqueued_ms = chunk.enqueued_ms
     new.principal_id = chunk.principal_id
     new.entry = chunk.entry
     new.is_rekeyed = chunk.is_rekeyed
-    new.is_part = True
+    new.sparse_below = NEVER  # it keeps all bytes of the chunk in memory until it is compacted
     if chunk.details is not None:
         new.details = _part_of_details(chunk.details, start, stop)
     # The first id of a part is that of a task that may be gone; gone tasks at its front are cut off by compaction.

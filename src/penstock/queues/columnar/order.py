@@ -13,14 +13,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import eq
 from typing import Final, TypeAlias
 
 from penstock.queues.columnar.runs import (
     Listed,
     Run,
     extended,
+    first_of,
     inserted,
-    packed,
+    listed_of,
     runs_after,
     runs_of,
 )
@@ -30,6 +33,12 @@ BLOCK_MAX: Final = 512
 
 BLOCK_MIN: Final = 128
 """A sweep joins neighbours that have fewer keys together."""
+
+LOOK_COST: Final = 4
+"""The cost of looking up one run, in tasks that are copied."""
+
+FLOAT_MAX: Final = 2**53
+"""Integers up to this are floats without a loss."""
 
 Keep: TypeAlias = "Callable[[int, Run], Run | None]"
 """Returns what is left of a run that is listed under a key, or None if nothing is."""
@@ -63,7 +72,7 @@ class Order:
         if place < len(block.keys) and block.keys[place] == key:
             block.listed[place] = extended(block.listed[place], ids)
         else:
-            self._insert(block, place, key, packed(ids))
+            self._insert(block, place, key, listed_of(ids))
 
     def insert(self, key: int, task_id: int) -> None:
         """List one id at its place, unless it is listed there already."""
@@ -73,26 +82,19 @@ class Order:
         else:
             self._insert(block, place, key, task_id)
 
-    def extend(self, keys: Sequence[int], ids: Sequence[int]) -> None:
+    def extend(self, keys: list[int], ids: list[int]) -> None:
         """List many tasks: ascending ids above all that are listed, and the key of each."""
-        groups: dict[int, Listed] = dict(zip(keys, ids, strict=True))
-        if len(groups) < len(keys):  # some keys have several tasks
-            lists: dict[int, list[int]] = {}
-            for key, task_id in zip(keys, ids, strict=True):
-                if key in lists:
-                    lists[key].append(task_id)
-                else:
-                    lists[key] = [task_id]
-            if len(lists) <= 4 * len(self._blocks) + 16:
-                for key, listed in lists.items():
-                    self.append(key, listed)
-                return
-            groups = {key: packed(listed) for key, listed in lists.items()}
-        elif len(groups) <= 4 * len(self._blocks) + 16:
-            for key, task_id in zip(keys, ids, strict=True):
-                self.append(key, (task_id,))
+        if len(set(keys)) > self.key_count // 2 + 64:
+            self._merge(*sorted_by_key(keys, ids))
             return
-        self._merge(groups)
+        groups: dict[int, list[int]] = {}
+        for key, task_id in zip(keys, ids, strict=True):
+            if key in groups:
+                groups[key].append(task_id)
+            else:
+                groups[key] = [task_id]
+        for key, group in groups.items():
+            self.append(key, group)
 
     def runs(self, after: tuple[int, int] | None = None) -> Iterator[tuple[int, Run]]:
         """Yield (key, run) in the order of delivery, from the beginning or behind a (key, id)."""
@@ -116,38 +118,88 @@ class Order:
             index, place = index + 1, 0
 
     def trim(self, keep: Keep, budget: int) -> int:
-        """Drop what is not there any more from the front, up to the first run that is; return the steps taken."""
-        steps = 0
-        while self._blocks and steps < budget:
-            steps += 1
+        """Drop what is not there any more from the front, up to the first run that is; return the cost, 0 if nothing was."""
+        cost = 0
+        is_dropped = False
+        while self._blocks and cost < budget:
             block = self._blocks[0]
             key, listed = block.keys[0], block.listed[0]
-            run = keep(key, runs_of(listed)[0])
+            first = runs_of(listed)[0]
+            cost += _cost(first)
+            run = keep(key, first)
             if run is not None:
-                _replace_first(block.listed, listed, run)
+                if isinstance(listed, list):
+                    listed[0] = run
+                else:
+                    block.listed[0] = run
                 break
+            is_dropped = True
             if isinstance(listed, list) and len(listed) > 1:
                 del listed[0]
             else:
                 self._drop_first(block)
-        return steps
+        return cost if is_dropped else 0
 
-    def sweep(self, keep: Keep, key: int | None, budget: int) -> tuple[int | None, int]:
-        """Drop what is not there any more, block by block from the one with ``key`` on.
-
-        Returns the key to continue with, or None at the end, and the ids looked at. At least one block is swept.
-        """
-        steps = 0
-        index = 0 if key is None else max(bisect_right(self._bounds, key) - 1, 0)
-        while index < len(self._blocks) and (not steps or steps < budget):
-            steps += self._sweep_block(index, keep)
-            if not self._blocks[index].keys:
+    def sweep(
+        self, keep: Keep, position: tuple[int, int] | None, budget: int
+    ) -> tuple[tuple[int, int] | None, int]:
+        """Drop what is not there any more, from a (key, id) on. Return where to continue, None at the end, and the cost."""
+        cost = 0
+        index, place, first_id = self._position(position)
+        while index < len(self._blocks):
+            block = self._blocks[index]
+            while place < len(block.keys):
+                if cost >= budget:
+                    return (block.keys[place], first_id), cost
+                next_id, more = self._sweep_key(index, place, keep, first_id, budget - cost)
+                cost += more
+                if next_id is not None:
+                    return (block.keys[place], next_id), cost
+                first_id = 0
+                if block.listed[place] == []:
+                    del block.keys[place], block.listed[place]
+                    self.key_count -= 1
+                else:
+                    place += 1
+            place = 0
+            if not block.keys:
                 del self._blocks[index], self._bounds[index]
-            elif index and self._join(index):
-                continue
-            else:
+            elif not index or not self._join(index):
                 index += 1
-        return (self._bounds[index] if index < len(self._blocks) else None), steps
+        return None, cost
+
+    def _position(self, position: tuple[int, int] | None) -> tuple[int, int, int]:
+        """Return block, place and first id to continue with. The key may be gone, then the next one is taken whole."""
+        if position is None or not self._blocks:
+            return 0, 0, 0
+        key, first_id = position
+        index = max(bisect_right(self._bounds, key) - 1, 0)
+        keys = self._blocks[index].keys
+        place = bisect_left(keys, key)
+        is_there = place < len(keys) and keys[place] == key
+        return index, place, first_id if is_there else 0
+
+    def _sweep_key(
+        self, index: int, place: int, keep: Keep, first_id: int, budget: int
+    ) -> tuple[int | None, int]:
+        """Sweep the runs of a key from an id on. Return the id to continue with, None at the end, and the cost."""
+        block = self._blocks[index]
+        key, listed = block.keys[place], block.listed[place]
+        runs = runs_of(listed)
+        at = bisect_left(runs, first_id, key=first_of)
+        cost = 0
+        while at < len(runs):
+            if cost >= budget:
+                return first_of(runs[at]), cost
+            cost += _cost(runs[at])
+            run = keep(key, runs[at])
+            if run is None:
+                del runs[at]
+            else:
+                runs[at] = run
+                at += 1
+        block.listed[place] = runs[0] if len(runs) == 1 else runs
+        return None, cost
 
     def drop(self, budget: int) -> int:
         """Forget keys from the end, up to ``budget``: deletes a large order in slices. Return how many."""
@@ -157,21 +209,6 @@ class Order:
             self._bounds.pop()
         self.key_count -= dropped
         return dropped
-
-    def _sweep_block(self, index: int, keep: Keep) -> int:
-        block = self._blocks[index]
-        steps = 1
-        keys: array[int] = array("q")
-        kept: list[Listed] = []
-        for key, listed in zip(block.keys, block.listed, strict=True):
-            runs = [run for run in (keep(key, run) for run in runs_of(listed)) if run is not None]
-            steps += len(runs_of(listed))
-            if runs:
-                keys.append(key)
-                kept.append(runs[0] if len(runs) == 1 else runs)
-        self.key_count -= len(block.keys) - len(keys)
-        block.keys, block.listed = keys, kept
-        return steps
 
     def _join(self, index: int) -> bool:
         """Join a block with the one before if both are small."""
@@ -212,50 +249,72 @@ class Order:
         if not block.keys:
             del self._blocks[0], self._bounds[0]
 
-    def _merge(self, groups: dict[int, Listed]) -> None:
-        """Merge many keys into the blocks, each block once."""
-        keys = sorted(groups)
+    def _merge(self, keys: list[int], listed: Sequence[Listed]) -> None:
+        """Merge many ascending keys into the blocks, each block once."""
         old_blocks, old_bounds = self._blocks, self._bounds
         self._blocks, self._bounds = [], []
+        self.key_count = 0
         at = 0
         for index, block in enumerate(old_blocks):
             is_last = index + 1 == len(old_blocks)
             end = len(keys) if is_last else bisect_left(keys, old_bounds[index + 1], at)
-            self._merge_block(block, keys[at:end], groups)
+            if at == end:
+                self._append_blocks(block.keys, block.listed)
+            else:
+                both = [*block.keys, *keys[at:end]]
+                self._append_blocks(*sorted_by_key(both, [*block.listed, *listed[at:end]]))
             at = end
         if not old_blocks:
-            self._append_blocks(keys, [groups[key] for key in keys])
+            self._append_blocks(keys, listed)
 
-    def _merge_block(self, block: Block, keys: list[int], groups: dict[int, Listed]) -> None:
-        if not keys:
-            self._blocks.append(block)
-            self._bounds.append(block.keys[0])
-            return
-        merged: dict[int, Listed] = dict(zip(block.keys, block.listed, strict=True))
-        for key in keys:
-            if key in merged:
-                for run in runs_of(groups[key]):
-                    ids = (run,) if isinstance(run, int) else run
-                    merged[key] = extended(merged[key], ids)
-            else:
-                merged[key] = groups[key]
-        self.key_count -= len(block.keys)
-        ordered = sorted(merged)
-        self._append_blocks(ordered, [merged[key] for key in ordered])
-
-    def _append_blocks(self, keys: list[int], listed: list[Listed]) -> None:
+    def _append_blocks(self, keys: Sequence[int], listed: Sequence[Listed]) -> None:
         self.key_count += len(keys)
         # Full blocks would be split by the next key; so many keys leave room.
         size = BLOCK_MAX if len(keys) <= BLOCK_MAX else BLOCK_MAX * 3 // 4
         for start in range(0, len(keys), size):
             self._blocks.append(
-                Block(array("q", keys[start : start + size]), listed[start : start + size])
+                Block(array("q", keys[start : start + size]), list(listed[start : start + size]))
             )
             self._bounds.append(keys[start])
 
 
-def _replace_first(column: list[Listed], listed: Listed, run: Run) -> None:
-    if isinstance(listed, list):
-        listed[0] = run
-    else:
-        column[0] = run
+def sorted_by_key(keys: list[int], listed: Sequence[Listed]) -> tuple[list[int], Sequence[Listed]]:
+    """Return keys in ascending order, each once, and what is listed under each.
+
+    Of equal keys the later one has the higher ids. Python compares floats in half the time that it takes for integers
+    of more than 30 bits, so keys that floats represent exactly are compared as floats.
+    """
+    is_exact = min(keys) >= -FLOAT_MAX and max(keys) <= FLOAT_MAX
+    values = list(map(float, keys)) if is_exact else keys
+    places = sorted(range(len(keys)), key=values.__getitem__)
+    keys = list(map(keys.__getitem__, places))
+    listed = list(map(listed.__getitem__, places))
+    is_next_equal = bytes(map(eq, keys, islice(keys, 1, None)))
+    return _folded(keys, listed, is_next_equal) if 1 in is_next_equal else (keys, listed)
+
+
+def _folded(
+    keys: list[int], listed: list[Listed], is_next_equal: bytes
+) -> tuple[list[int], list[Listed]]:
+    """Return each key once."""
+    new_keys: list[int] = []
+    new_listed: list[Listed] = []
+    at = 0
+    while at < len(keys):
+        end = is_next_equal.find(1, at)
+        if end < 0:
+            end = len(keys) - 1
+        new_keys += keys[at : end + 1]
+        new_listed += listed[at : end + 1]
+        at = end + 1
+        while at < len(keys) and keys[at] == keys[end]:
+            for run in runs_of(listed[at]):
+                ids = (run,) if isinstance(run, int) else run
+                new_listed[-1] = extended(new_listed[-1], ids)
+            at += 1
+    return new_keys, new_listed
+
+
+def _cost(run: Run) -> int:
+    """Return what it costs to look at a run, in tasks."""
+    return len(run) if isinstance(run, array) and len(run) > LOOK_COST else LOOK_COST

@@ -49,17 +49,25 @@ def packed(ids: Sequence[int]) -> Run:
     return array("Q", ids)
 
 
+def listed_of(ids: Sequence[int]) -> Listed:
+    """Return ascending ids as they are listed under a key: one run, or several if they are many and scattered."""
+    count = len(ids)
+    if count <= ARRAY_MAX or ids[-1] - ids[0] == count - 1:
+        return packed(ids)
+    return [packed(ids[start : start + ARRAY_MAX]) for start in range(0, count, ARRAY_MAX)]
+
+
 def extended(listed: Listed, ids: Sequence[int]) -> Listed:
     """Return the runs with ascending ids behind them, all above the last one. May change ``listed`` in place."""
     if isinstance(listed, list):
         joined = _joined(listed[-1], ids)
         if joined is None:
-            listed.append(packed(ids))
+            listed += runs_of(listed_of(ids))
         else:
             listed[-1] = joined
         return listed
     joined = _joined(listed, ids)
-    return [listed, packed(ids)] if joined is None else joined
+    return [listed, *runs_of(listed_of(ids))] if joined is None else joined
 
 
 def _joined(run: Run, ids: Sequence[int]) -> Run | None:

@@ -38,7 +38,7 @@ from penstock.queues.columnar.move import move
 from penstock.queues.columnar.producers import Producers
 from penstock.queues.columnar.queue import Queue, drop_chunks
 
-TIDY_BUDGET: Final = 2048
+TIDY_BUDGET: Final = 1024
 """What one call of ``tidy`` does unless it is told otherwise, in tasks: well below a millisecond."""
 
 
