@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.families.rabbitmq.ingest import RANGE, target_name
+from penstock.families.rabbitmq.ingest import RANGE
+from penstock.families.rabbitmq.location import target_name
 from penstock.formats.rabbitmq.envelope import decode_envelope
 from penstock.formats.taskflux.generation import Generation
 from support.command import Outcome, penstock, refused

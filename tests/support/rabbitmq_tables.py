@@ -16,8 +16,7 @@ from zlib import crc32
 
 from penstock.errors import CannotConvert
 from penstock.families.rabbitmq.dump import dump
-from penstock.families.rabbitmq.ingest import target_name
-from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.location import resolve, target_name
 from penstock.families.rabbitmq.read import Wanted
 from penstock.families.rabbitmq.rows import tasks
 from penstock.formats.rabbitmq import journal, message_store, queue_v2, segment

@@ -14,8 +14,7 @@ import pytest
 from penstock.errors import CannotConvert, PathRefused
 from penstock.families.damage import Damage
 from penstock.families.rabbitmq.convert import Converted, convert
-from penstock.families.rabbitmq.ingest import target_name
-from penstock.families.rabbitmq.location import resolve
+from penstock.families.rabbitmq.location import resolve, target_name
 from penstock.families.rabbitmq.read import Selection, Wanted
 from penstock.families.rabbitmq.rows import tasks
 from penstock.families.taskflux.location import resolve as resolve_taskflux

@@ -27,7 +27,7 @@ from penstock.families.beats.read import (
 )
 from penstock.families.damage import Damage, Report
 from penstock.families.family import Progress, no_progress
-from penstock.families.rabbitmq.ingest import target_name
+from penstock.families.rabbitmq.location import target_name
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.task_event import SpooledTask, task_of
 from penstock.model import RESERVED_PREFIX, QueueName

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from penstock.families.damage import Report
 from penstock.families.family import Progress, no_progress
-from penstock.families.rabbitmq.ingest import home, plan, read_tasks
-from penstock.families.rabbitmq.location import Location
+from penstock.families.rabbitmq.ingest import plan, read_tasks
+from penstock.families.rabbitmq.location import Location, home
 from penstock.families.rabbitmq.read import Left, Selection
 from penstock.families.taskflux.new_directory import new_task_log
 from penstock.formats.taskflux.variant import Variant

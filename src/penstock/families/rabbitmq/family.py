@@ -249,7 +249,8 @@ class RabbitMQFiles:
 
     def count_parts(self, values: Values) -> int:
         """Return how many queues there are."""
-        from penstock.families.rabbitmq.ingest import last_write_us, plan
+        from penstock.families.rabbitmq.ingest import plan
+        from penstock.families.rabbitmq.location import last_write_us
         from penstock.families.rabbitmq.read import selection_of
 
         return len(plan(self._location, selection_of(values, last_write_us(self._location))))
@@ -264,7 +265,8 @@ class RabbitMQFiles:
         progress: Progress = no_progress,
     ) -> Iterator[Sending]:
         """Return what is to be sent. Messages expire as of the last write, which stays the same in every run."""
-        from penstock.families.rabbitmq.ingest import last_write_us, plan
+        from penstock.families.rabbitmq.ingest import plan
+        from penstock.families.rabbitmq.location import last_write_us
         from penstock.families.rabbitmq.read import selection_of
 
         selection = selection_of(values, last_write_us(self._location))

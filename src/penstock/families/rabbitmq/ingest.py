@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.client.batches import BATCH_SIZE_MAX
 from penstock.client.producer import producer_id
-from penstock.errors import CannotConvert, InvalidQueueName, PathRefused
+from penstock.errors import CannotConvert, PathRefused
 from penstock.families.damage import Damage, Report, ignore
 from penstock.families.family import Progress, no_progress
 from penstock.families.rabbitmq.family import TOO_LARGE
-from penstock.families.rabbitmq.location import Location, Queue, Vhost
+from penstock.families.rabbitmq.location import (
+    Location,
+    Queue,
+    Vhost,
+    is_asked_for,
+    target_name,
+    vhost_name,
+)
 from penstock.families.rabbitmq.read import (
     Bodies,
     Embedded,
@@ -32,19 +38,13 @@ from penstock.families.rabbitmq.read import (
     message_damage,
     read_queue,
 )
-from penstock.families.rabbitmq.rows import envelope_of, is_asked_for, vhost_name
+from penstock.families.rabbitmq.rows import envelope_of
 from penstock.families.sources import NAMED_MAX
 from penstock.formats.rabbitmq.envelope import encode_envelope
-from penstock.model import RESERVED_PREFIX, QueueName
+from penstock.model import QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue, Producer
 from penstock.storage.files import OpenFiles
-
-DEFAULT_VHOST: Final = b"/"
-SEPARATOR: Final = "~"
-"""Between a vhost and a queue. It is escaped in both, so that no two sources make one name."""
-
-_PLAIN: Final = frozenset(range(33, 127)) - frozenset(b"%~")
 
 RANGE: Final = 1000
 """Sequence numbers from which one request takes its messages, as many as a node likes in a batch."""
@@ -64,31 +64,6 @@ class NewTask(NamedTuple):
     sequence: int
     key: int
     payload: bytes
-
-
-# --- names ---------------------------------------------------------------------------------------
-
-
-def target_name(vhost: bytes | None, queue: bytes) -> QueueName:
-    """Return the queue's name here. Raises ``CannotConvert`` if that is too long."""
-    name = _escaped(queue)
-    if vhost not in (None, DEFAULT_VHOST):
-        assert vhost is not None
-        name = _escaped(vhost) + SEPARATOR + name
-    if name.startswith(RESERVED_PREFIX):
-        name = f"%{ord(name[0]):02X}{name[1:]}"
-    try:
-        return QueueName(name)
-    except InvalidQueueName as error:
-        raise CannotConvert(f"queue {_shown(queue)} would become a {error}") from None
-
-
-def _escaped(name: bytes) -> str:
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)
-
-
-def _shown(name: bytes) -> str:
-    return repr(name.decode("utf-8", "backslashreplace"))
 
 
 def plan(location: Location, selection: Selection) -> list[Target]:
@@ -127,22 +102,6 @@ def plan(location: Location, selection: Selection) -> list[Target]:
                 " each by its own path"
             )
     return targets
-
-
-def last_write_us(location: Location) -> int:
-    """Return when the newest of the files was written to that a reading may read."""
-    lent = [path for vhost in location.vhosts for path in (*vhost.persistent, *vhost.transient)]
-    written = [0]
-    for path in (*location.files, *lent):
-        with suppress(OSError):  # it went away, or may not be looked at: its reader reports that
-            written.append(path.stat().st_mtime_ns // 1000)
-    return max(written)
-
-
-def home(location: Location) -> Path:
-    """Return the directory that a reading reads in, and in which nothing may be written."""
-    is_part = location.lends_stores or not location.path.is_dir()
-    return location.vhosts[0].path if is_part else location.path
 
 
 # --- messages ------------------------------------------------------------------------------------

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import BadData, PathMissing, PathRefused, UnknownFormat
+from penstock.errors import (
+    BadData,
+    CannotConvert,
+    InvalidQueueName,
+    PathMissing,
+    PathRefused,
+    UnknownFormat,
+)
 from penstock.families.damage import Damage, words_of
 from penstock.families.rabbitmq.damage import UNREADABLE, damage_at
 from penstock.families.rabbitmq.family import (
@@ -41,6 +49,7 @@ from penstock.formats.rabbitmq.names import (
     decode_config,
     decode_queue_name,
 )
+from penstock.model import RESERVED_PREFIX, QueueName
 from penstock.storage.broker_files import begins_with_record
 from penstock.storage.files import FILES, read_whole
 
@@ -402,3 +411,62 @@ def _read(path: Path) -> bytes:
         return read_whole(FILES, path, size_max=METADATA_MAX) or b""
     except (OSError, PathRefused):
         return b""
+
+
+# --- names and places ----------------------------------------------------------------------------
+
+
+def vhost_name(vhost: Vhost, queue: Queue) -> bytes | None:
+    """Return the vhost that a queue says it is of, else the one that it stands in; ``None`` if unknown."""
+    return queue.name.vhost if queue.name is not None else vhost.name
+
+
+def is_asked_for(vhost: Vhost, queue: Queue, of_vhost: bytes | None, named: bytes | None) -> bool:
+    """Return whether a queue is of this vhost and has this name; ``None`` is any."""
+    return of_vhost in (None, vhost_name(vhost, queue)) and named in (None, queue.label)
+
+
+DEFAULT_VHOST: Final = b"/"
+SEPARATOR: Final = "~"
+"""Between a vhost and a queue. It is escaped in both, so that no two sources make one name."""
+
+
+_PLAIN: Final = frozenset(range(33, 127)) - frozenset(b"%~")
+
+
+def target_name(vhost: bytes | None, queue: bytes) -> QueueName:
+    """Return the name of a queue of ours (docs/formats/rabbitmq-envelope.md). Raises ``CannotConvert`` if that is too long."""
+    name = _escaped(queue)
+    if vhost not in (None, DEFAULT_VHOST):
+        assert vhost is not None
+        name = _escaped(vhost) + SEPARATOR + name
+    if name.startswith(RESERVED_PREFIX):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    try:
+        return QueueName(name)
+    except InvalidQueueName as error:
+        raise CannotConvert(f"queue {_shown(queue)} would become a {error}") from None
+
+
+def _escaped(name: bytes) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode("utf-8", "backslashreplace"))
+
+
+def last_write_us(location: Location) -> int:
+    """Return when the newest of the files was written to that a reading may read."""
+    lent = [path for vhost in location.vhosts for path in (*vhost.persistent, *vhost.transient)]
+    written = [0]
+    for path in (*location.files, *lent):
+        with suppress(OSError):  # it went away, or may not be looked at: its reader reports that
+            written.append(path.stat().st_mtime_ns // 1000)
+    return max(written)
+
+
+def home(location: Location) -> Path:
+    """Return the directory that a reading reads in, and in which nothing may be written."""
+    is_part = location.lends_stores or not location.path.is_dir()
+    return location.vhosts[0].path if is_part else location.path

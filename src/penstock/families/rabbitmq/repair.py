@@ -27,8 +27,7 @@ from penstock.families.family import Progress, Row, no_progress
 from penstock.families.rabbitmq.damage import REASONS, UNREADABLE, damage_at, reason_of
 from penstock.families.rabbitmq.family import JOURNAL, MESSAGE_STORES, PERSISTENT, TRANSIENT
 from penstock.families.rabbitmq.family import NAME as FAMILY
-from penstock.families.rabbitmq.ingest import home
-from penstock.families.rabbitmq.location import Location, Queue, Vhost
+from penstock.families.rabbitmq.location import Location, Queue, Vhost, home
 from penstock.families.rabbitmq.read import (
     BAD_EXPIRY,
     BAD_SEQUENCE,

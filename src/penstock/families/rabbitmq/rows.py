@@ -22,7 +22,14 @@ from penstock.families.payloads import payload_fields
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
-from penstock.families.rabbitmq.location import Location, OtherQueue, Queue, Vhost
+from penstock.families.rabbitmq.location import (
+    Location,
+    OtherQueue,
+    Queue,
+    Vhost,
+    is_asked_for,
+    vhost_name,
+)
 from penstock.families.rabbitmq.read import Bodies, Held, Wanted, read_queue
 from penstock.formats.rabbitmq.envelope import Envelope, json_of_publication
 from penstock.formats.rabbitmq.message_scan import routing_keys
@@ -55,16 +62,6 @@ def other_row(other: OtherQueue) -> Row:
         "queue": None if other.queue is None else json_of_text(other.queue),
         "type": other.type,
     }
-
-
-def vhost_name(vhost: Vhost, queue: Queue) -> bytes | None:
-    """Return the vhost that a queue says it is of, else the one that it stands in; ``None`` if unknown."""
-    return queue.name.vhost if queue.name is not None else vhost.name
-
-
-def is_asked_for(vhost: Vhost, queue: Queue, of_vhost: bytes | None, named: bytes | None) -> bool:
-    """Return whether a queue is of this vhost and has this name; ``None`` is any."""
-    return of_vhost in (None, vhost_name(vhost, queue)) and named in (None, queue.label)
 
 
 def name_fields(vhost: Vhost, queue: Queue) -> Row:

@@ -23,9 +23,14 @@ from penstock.errors import CannotConvert, InvalidValue, PathRefused
 from penstock.families.family import Split
 from penstock.families.plan import ROW_SIZE, plan_damage
 from penstock.families.rabbitmq.family import NAME as FAMILY
-from penstock.families.rabbitmq.ingest import last_write_us, target_name
-from penstock.families.rabbitmq.location import Location, Queue, Vhost
-from penstock.families.rabbitmq.rows import vhost_name
+from penstock.families.rabbitmq.location import (
+    Location,
+    Queue,
+    Vhost,
+    last_write_us,
+    target_name,
+    vhost_name,
+)
 from penstock.families.sources import Source, SourceQueue, file_at
 from penstock.families.tables import Mode, ReadOptions, Table, shown_path
 from penstock.formats.rabbitmq.properties import json_of_text

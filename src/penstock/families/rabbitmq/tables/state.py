@@ -20,9 +20,8 @@ from penstock.families.plan import why
 from penstock.families.rabbitmq.columns import UNKNOWN, Messages, read_columns
 from penstock.families.rabbitmq.damage import BAD_PROPERTIES, damage_at
 from penstock.families.rabbitmq.family import NAME as FAMILY
-from penstock.families.rabbitmq.location import Queue, Vhost, resolve
+from penstock.families.rabbitmq.location import Queue, Vhost, resolve, vhost_name
 from penstock.families.rabbitmq.read import Bodies, Wanted
-from penstock.families.rabbitmq.rows import vhost_name
 from penstock.families.rabbitmq.store_map import StoreMap, build_map
 from penstock.families.rabbitmq.tables.messages import MessageParts, json_of_keys, json_of_name
 from penstock.families.rabbitmq.tables.plan import QueuePlan, queue_of, vhost_of
