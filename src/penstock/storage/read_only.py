@@ -20,12 +20,11 @@ class ReadOnlyFiles:
     def open(self, path: Path, *, write: bool, create: bool = False) -> File:
         del write
         if create and not self._files.exists(path):
-            return _NoFile()
-        return _CutFile(self._files.open(path, write=False), path, self._sizes)
+            return self.create(path)
+        return _StillFile(self._files.open(path, write=False), path, self._sizes)
 
     def create(self, path: Path) -> File:
-        del path
-        return _NoFile()
+        return _StillFile(None, path, {})
 
     def exists(self, path: Path) -> bool:
         return path not in self._removed and self._files.exists(path)
@@ -59,23 +58,24 @@ class _NoLock:
         pass
 
 
-class _CutFile:
-    """A file as it would be if it were cut."""
+class _StillFile:
+    """A file as it would be if it were cut; without a ``file``, one that would be made."""
 
-    def __init__(self, file: File, path: Path, sizes: dict[Path, int]) -> None:
+    def __init__(self, file: File | None, path: Path, sizes: dict[Path, int]) -> None:
         self._file = file
         self._path = path
         self._sizes = sizes
 
     def size(self) -> int:
-        size = self._file.size()
+        size = 0 if self._file is None else self._file.size()
         return min(size, self._sizes.get(self._path, size))
 
     def read(self, offset: int, size: int) -> bytes:
-        return self._file.read(offset, max(0, min(size, self.size() - offset)))
+        size = max(0, min(size, self.size() - offset))
+        return b"" if self._file is None else self._file.read(offset, size)
 
     def next_data(self, offset: int) -> int | None:
-        return self._file.next_data(offset)
+        return None if self._file is None else self._file.next_data(offset)
 
     def write(self, offset: int, pieces: Sequence[Bytes]) -> None:
         del offset, pieces
@@ -89,32 +89,5 @@ class _CutFile:
         pass
 
     def close(self) -> None:
-        self._file.close()
-
-
-class _NoFile:
-    """A file that is not there, and would be made."""
-
-    def size(self) -> int:
-        return 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        del offset, size
-        return b""
-
-    def next_data(self, offset: int) -> int | None:
-        del offset
-        return None
-
-    def write(self, offset: int, pieces: Sequence[Bytes]) -> None:
-        del offset, pieces
-        raise AssertionError("whoever looks does not write")
-
-    def truncate(self, size: int) -> None:
-        assert size == 0
-
-    def sync(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        if self._file is not None:
+            self._file.close()

@@ -15,7 +15,6 @@ from penstock.families.penstock.replay import replay
 from penstock.families.taskflux.convert import write_state
 from penstock.families.taskflux.family import variant_of, written
 from penstock.families.taskflux.new_directory import new_directory
-from penstock.families.taskflux.replay import Replayed
 from penstock.model import (
     HardState,
     Implementation,
@@ -70,7 +69,7 @@ def convert(
     term = Term(max(1, state.term))
     with new_directory(out, variant, source=target.path) as new:
         new.write_metadata(HardState(term=term))
-        write_state(new, Replayed(queues=queues, index=state.index, term=term, tail=None))
+        write_state(new, queues, index=state.index, term=term)
     outcome.words += found.words
     outcome.is_damaged = found.is_damaged
     tasks = sum(map(len, queues.by_name.values()))

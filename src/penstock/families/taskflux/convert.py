@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.errors import BadData, CannotConvert, CorruptData, ReplayConflict
 from penstock.families.taskflux.new_directory import NewDirectory, new_directory
 from penstock.families.taskflux.read import Found, History, Misfit, restore_snapshot
-from penstock.families.taskflux.replay import Replayed, replay
+from penstock.families.taskflux.replay import replay
 from penstock.formats.taskflux.deltas import CREATE, REMOVE, encode_delta
 from penstock.formats.taskflux.generation import Contents, Generation
 from penstock.formats.taskflux.log import Status
@@ -27,7 +27,6 @@ from penstock.model import (
     HardState,
     Implementation,
     Index,
-    QueueName,
     RemoveEqualTask,
     RemoveTask,
     SnapshotPoint,
@@ -52,7 +51,6 @@ class Converted:
     )
     dropped_extensions: int = 0  # entries of ours that say nothing any more
     dropped_notes: int = 0  # what the snapshot held of ours
-    unpaged: tuple[QueueName, ...] = ()  # queues that were paged and are heaps now
 
 
 def convert(history: History, to: Variant, out: Path, *, uncommitted: bool = False) -> Converted:
@@ -82,7 +80,7 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         raise CorruptData(replayed.damage)
     whole = replayed if uncommitted or history.commit is None else replay(history, uncommitted=True)
     is_log = new.variant is Variant.ONE_A
-    write_state(new, replayed)
+    write_state(new, replayed.queues, index=replayed.index, term=replayed.term)
     _write_seen_term(history, new, replayed.term)
     return Converted(
         entries=len(replayed.queues.by_name[DEFAULT_QUEUE]) if is_log else 0,
@@ -92,34 +90,32 @@ def _fold(history: History, new: NewDirectory, *, uncommitted: bool) -> Converte
         left_uncommitted=whole.index - replayed.index,
         tail=replayed.tail,
         undecided=replayed.undecided,
-        dropped_extensions=replayed.extensions,
+        dropped_extensions=replayed.queues.extensions,
         dropped_notes=replayed.notes,
-        unpaged=tuple(new.unpaged),
     )
 
 
-def write_state(new: NewDirectory, replayed: Replayed) -> None:
+def write_state(new: NewDirectory, queues: Queues, *, index: int, term: int) -> None:
     """Write a state as a snapshot, or for variant 1a as a log. Raises ``CannotConvert``."""
     if new.variant is Variant.ONE_A:
-        _write_requests(new, replayed)
-    elif replayed.index >= 0:
-        point = SnapshotPoint(index=Index(replayed.index), term=Term(replayed.term))
-        new.write_snapshot(point, replayed.queues)
+        _write_requests(new, queues, term)
+    elif index >= 0:
+        new.write_snapshot(SnapshotPoint(index=Index(index), term=Term(term)), queues)
 
 
-def _write_requests(new: NewDirectory, replayed: Replayed) -> None:
+def _write_requests(new: NewDirectory, queues: Queues, seen: int) -> None:
     """Write the tasks as the log of variant 1a, whose program ignores a snapshot when it starts.
 
     That program never logs the creation of a queue, so it can hold the default queue alone. Raises ``CannotConvert``.
     """
-    for name, contents in replayed.queues.by_name.items():
+    for name, contents in queues.by_name.items():
         if name != DEFAULT_QUEUE or contents.head.policy != NO_LIMITS:
             raise CannotConvert(
                 f"queue {name!r} cannot be written as variant 1a, whose program has only the default queue, without"
                 " limits, when it starts again; choose taskflux-1b or taskflux-1c"
             )
-    tasks = replayed.queues.by_name[DEFAULT_QUEUE].in_order()
-    term = Term(max(1, replayed.term))
+    tasks = queues.by_name[DEFAULT_QUEUE].in_order()
+    term = Term(max(1, seen))
     requests = (Enqueue(queue=DEFAULT_QUEUE, key=key, payload=data) for _, key, data in tasks)
     new.write_commands(term, requests)
 
@@ -200,7 +196,6 @@ class _Entries:
             undecided=undecided,
             dropped_extensions=self.queues.extensions,
             dropped_notes=len(found_notes),
-            unpaged=tuple(self.new.unpaged),
         )
 
     def _tail(self, found: Found) -> str:

@@ -6,8 +6,6 @@ ever was. ``repair`` is for what remains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.errors import BadData, Compacted, CorruptData, OutOfRange, ReplayConflict
 from penstock.families.taskflux.location import LogFile
 from penstock.families.taskflux.read import History, Misfit, restore_snapshot
@@ -15,31 +13,13 @@ from penstock.formats.taskflux.commands import decode_command
 from penstock.formats.taskflux.deltas import DELETE, decode_change
 from penstock.formats.taskflux.generation import Contents
 from penstock.formats.taskflux.log import Status
-from penstock.queues.replay import Queues, decode
+from penstock.queues.replay import decode
 from penstock.storage.files import File, opened
 from penstock.storage.log_end import Behind, find_record_in_file
 from penstock.storage.reading import Window, walk_windows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """The queues after an entry, and what stands behind it."""
-
-    queues: Queues
-    index: int  # the last entry applied, or covered by the snapshot; -1 if none
-    term: int
-    tail: str | None  # words about bytes at the end that were not applied
-    damage: str | None = (
-        None  # words about entries behind an end marker, hidden by a marker that was zeroed
-    )
-    undecided: str | None = (
-        None  # words about records behind an end marker that may be such entries, or stale
-    )
-    extensions: int = 0  # entries of ours among those applied
-    notes: int = 0  # what the snapshot holds of ours beside its queues
-
-
-def replay(history: History, *, at: int | None = None, uncommitted: bool = False) -> Replayed:
+def replay(history: History, *, at: int | None = None, uncommitted: bool = False) -> Replay:
     """Return the state after entry ``at``, or after the last committed one.
 
     Where the files store no commit index every whole entry counts. Raises ``BadData`` for damage in
@@ -55,10 +35,9 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
     stop = at
     if at is None and history.commit is not None and not uncommitted:
         stop = history.commit
-    queues = history.new_queues()
-    found = [] if is_whole_log else restore_snapshot(history, queues)
-    queues.number(found, is_strict=False)
-    run = _Run(history, queues, covered, stop)
+    run = Replay(history, covered, stop)
+    if not is_whole_log:
+        run.restore()
     for log in history.target.logs:
         if not run.is_done:
             run.read(log)
@@ -68,28 +47,23 @@ def replay(history: History, *, at: int | None = None, uncommitted: bool = False
         )
     if at is None:
         run.refuse_short_log()
-    return Replayed(
-        queues=queues,
-        index=run.index,
-        term=run.term,
-        tail=run.tail,
-        damage=run.damage,
-        undecided=run.undecided,
-        extensions=queues.extensions,
-        notes=len(found),
-    )
+    return run
 
 
-class _Run:
-    """One pass over the log files."""
+class Replay:
+    """The queues after an entry, and what stands behind it: one pass over the log files."""
 
-    def __init__(self, history: History, queues: Queues, covered: int, stop: int | None) -> None:
+    def __init__(self, history: History, covered: int, stop: int | None) -> None:
+        """Begin behind the entries that are ``covered``, and end with entry ``stop``."""
         self.history = history
-        self.queues = queues
+        self.queues = history.new_queues()
+        self.notes = 0  # what the snapshot holds of ours beside its queues
         self.stop = stop
-        self.index = covered
+        self.index = covered  # the last entry applied, or covered by the snapshot; -1 if none
         self.term = 0 if history.point is None else history.point.term
-        self.tail: str | None = None
+        self.tail: str | None = None  # words about bytes at the end that were not applied
+        # Words about entries behind an end marker, hidden by a marker that was zeroed, and about records there that may
+        # be such entries, or stale.
         self.damage: str | None = None
         self.undecided: str | None = None
         # The next index that the log must bring; what it brings before is in the snapshot already.
@@ -99,7 +73,14 @@ class _Run:
     def is_done(self) -> bool:
         return self.stop is not None and self.index >= self.stop
 
+    def restore(self) -> None:
+        """Begin with the snapshot. Raises ``BadData``."""
+        found = restore_snapshot(self.history, self.queues)
+        self.queues.number(found, is_strict=False)
+        self.notes = len(found)
+
     def read(self, log: LogFile) -> None:
+        """Apply the entries of the next log file. Raises ``BadData``."""
         first = self.history.first if log.first is None else log.first
         if first != self.next_index:
             misfit = Misfit(log, self.next_index, first)

@@ -26,11 +26,11 @@ from penstock.families.taskflux.family import NAME as FAMILY
 from penstock.families.taskflux.location import read_sync_point, resolve
 from penstock.families.taskflux.read import survey
 from penstock.families.taskflux.tables.plan import LogPlan
-from penstock.families.taskflux.tables.scan import Builder, Place, Walk, is_record_of
+from penstock.families.taskflux.tables.scan import Builder, Place, Walk
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout, decode_header, parse_segment_name
 from penstock.storage.files import FILES, TEMPORARY_SUFFIX, File, opened
-from penstock.storage.reading import NO_RULE, scan_file_columns
+from penstock.storage.reading import NO_RULE, are_records, scan_file_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -312,7 +312,7 @@ def _boundaries(
         file, layout, start=mark.position, stop=size, size=size, term=mark.term
     )
     for batch in batches:
-        pieces, is_record = batch.entries.pieces, is_record_of(batch, layout)
+        pieces, is_record = batch.entries.pieces, are_records(batch.entries.pieces, layout)
         whole = len(is_record) if is_record.all() else int((~is_record).argmax())
         count = whole if index is None else min(whole, index - mark.entry)
         if count:
@@ -389,7 +389,7 @@ def _read_file(
     end = plan.start.entry  # behind the last entry that was met
     for batch in walk.over(file, size, size):
         numbers, is_known = walk.indexes
-        numbers = numbers[is_known & is_record_of(batch, layout)]
+        numbers = numbers[is_known & are_records(batch.entries.pieces, layout)]
         end = int(numbers[-1]) + 1 if len(numbers) else end
         built = builder.build(batch, walk.indexes)
         if built is not None:

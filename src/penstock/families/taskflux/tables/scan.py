@@ -262,18 +262,13 @@ class Walk:
         count = len(pieces)
         if index is None:
             return (np.zeros(count, np.int64), np.zeros(count, np.bool_)), None
-        is_record = is_record_of(batch, self._layout)
+        is_record = are_records(batch.entries.pieces, self._layout)
         steps = np.concatenate(([0], np.cumsum(is_record)))
         is_gap = ~is_record & ~np.isin(pieces.status, _BEHIND_END)
         lost = int(is_gap.argmax()) if is_gap.any() else count
         is_known = np.arange(count) <= lost
         following = None if lost < count else index + int(steps[-1])
         return (index + steps[:-1], is_known), following
-
-
-def is_record_of(batch: Batch, layout: LogLayout) -> NDArray[np.bool_]:
-    """Return which pieces are one record each; a gap may hold any number of them."""
-    return are_records(batch.entries.pieces, layout)
 
 
 class Builder:
@@ -444,7 +439,7 @@ class _Rows:
         import numpy as np
 
         pieces, changes = batch.entries.pieces, batch.entries.changes
-        is_record = is_record_of(batch, layout)
+        is_record = are_records(batch.entries.pieces, layout)
         is_extension = _is_extension(batch, layout)
         self.body_offset = pieces.offset + layout.record_header.size
         self.body_size = pieces.length
