@@ -24,12 +24,12 @@ def test_a_kernel_is_compiled_once() -> None:
 
 
 _unpack = Struct(">BIiqQ").unpack_from
-_unpack_little = Struct("<ii").unpack_from
+_unpack_little = Struct("<iBHIq").unpack_from
 
 
 def _fields(data: Any, at: Any, numbers: Any) -> Any:
     numbers[0], numbers[1], numbers[2], numbers[3], large = _unpack(data, at)
-    numbers[4], numbers[5] = _unpack_little(data, at)
+    numbers[4], numbers[5], numbers[6], numbers[7], numbers[8] = _unpack_little(data, at)
     return large
 
 
@@ -39,7 +39,7 @@ def test_fields_are_the_same_compiled_and_interpreted(byte: int) -> None:
     data = bytes(range(3)) + bytes((byte,)) * 12 + bytes(range(100, 113))
     array = np.frombuffer(data, dtype=np.uint8)
     for at in range(4):
-        plain, numbers = [0] * 6, np.zeros(6, dtype=np.int64)
+        plain, numbers = [0] * 9, np.zeros(9, dtype=np.int64)
         large = _fields(data, at, plain)
         assert int(compiled(_fields)(array, at, numbers)) == large
         assert numbers.tolist() == plain

@@ -19,7 +19,7 @@ from penstock.formats.kernel_bytes import crc, crc_tables
 GOLDEN = bytes.fromhex(
     "00 01 7F 80 FF FE 80 00 00 00 12 34 56 78 9A BC DE F0 FF FF FF FF FF FF FF FF"
 )
-READERS = {"u16": ">H", "u32": ">I", "u32_little": "<I", "i64": ">q"}
+READERS = {"u16": ">H", "u32": ">I", "u32_little": "<I", "i64": ">q", "i64_little": "<q"}
 MPEG_2, IEEE = 0x104C11DB7, 0xEDB88320
 LENGTHS = (0, 1, 3, 4, 5, 15, 16, 17, 31, 36, 1000)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import BadRecord
 from penstock.formats.records.canonical import encode_canonical
@@ -24,6 +26,7 @@ from penstock.formats.records.settings import (
     encode_settings,
 )
 from penstock.model import QueueName
+from support.record_strategies import strange
 
 ID = bytes(range(16))
 QUEUE = {"name": "mail", "options": {}, "policy": {}}
@@ -67,6 +70,34 @@ def test_start_and_end_of_a_snapshot_round_trip() -> None:
     start, end = encode_settings(START), encode_settings(END)
     assert decode_snapshot_start(start, 0, len(start)) == START
     assert decode_snapshot_end(end, 0, len(end)) == END
+
+
+counts = st.dictionaries(st.text(max_size=5), st.integers(0, 2**53), max_size=3)
+numbers = st.integers(0, 2**53)
+u32s = st.integers(0, 2**32 - 1)
+starts = st.builds(
+    SnapshotStart,
+    last_index=numbers,
+    last_term=numbers,
+    last_checksum=u32s,
+    time_ms=numbers,
+    next_queue_id=u32s,
+    feature_level=numbers,
+    cluster_id=st.binary(min_size=16, max_size=16),
+    counts=counts,
+    other=strange("counts"),
+)
+snapshot_ends = st.builds(
+    SnapshotEnd, counts=counts, digest=st.binary(min_size=16, max_size=16), other=strange()
+)
+
+
+@given(starts, snapshot_ends)
+def test_any_start_and_end_of_a_snapshot_round_trip(start: SnapshotStart, end: SnapshotEnd) -> None:
+    body = encode_settings(start)
+    assert decode_snapshot_start(memoryview(body), 0, len(body)) == start
+    body = encode_settings(end)
+    assert decode_snapshot_end(memoryview(body), 0, len(body)) == end
 
 
 @pytest.mark.parametrize(
