@@ -135,8 +135,7 @@ def _one(values: Values, count: int) -> int | None:
         return values
     if len(values) != count:
         raise InvalidValue(f"{len(values)} values for {count} tasks")
-    first = values[0]
-    return first if all(value == first for value in values) else None
+    return values[0] if len(set(values)) == 1 else None
 
 
 def _put_times(columns: dict[int, bytes], times: Values | None, one: int, each: int) -> None:
