@@ -68,11 +68,17 @@ def emit_rows(rows: Iterable[dict[str, Any]]) -> None:
             _write(_ascii_line(row))
             sys.stdout.flush()
         return
+    import orjson  # here, because commands without rows do not need it
+
+    dumps, option, refused = orjson.dumps, orjson.OPT_APPEND_NEWLINE, orjson.JSONEncodeError
     lines: list[bytes] = []
     size = 0
     try:
         for row in rows:
-            line = _line(row)
+            try:
+                line = dumps(row, None, option)
+            except refused:
+                line = _ascii_line(row)
             lines.append(line)
             size += len(line)
             if size >= BATCH_SIZE:
@@ -82,22 +88,13 @@ def emit_rows(rows: Iterable[dict[str, Any]]) -> None:
         _write(b"".join(lines))
 
 
-def _line(row: dict[str, Any]) -> bytes:
-    """Return a row as JSON in UTF-8.
-
-    orjson refuses text that is not UTF-8, such as a path, and integers beyond 64 bits. Such a row is written in ASCII
-    by the standard library. A byte of a path that is not UTF-8 becomes an escape of its own, from ``\\udc80`` to
-    ``\\udcff``, which no text contains: two paths never look alike, and Python's ``os.fsencode`` returns the bytes.
-    """
-    import orjson
-
-    try:
-        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:
-        return _ascii_line(row)
-
-
 def _ascii_line(row: dict[str, Any]) -> bytes:
+    """Return a row as JSON in ASCII, by the standard library.
+
+    orjson refuses text that is not UTF-8, such as a path, and integers beyond 64 bits. Here a byte of a path that is not
+    UTF-8 becomes an escape of its own, from ``\\udc80`` to ``\\udcff``, which no text contains: two paths never look
+    alike, and Python's ``os.fsencode`` returns the bytes.
+    """
     return _encode(row).encode("ascii") + b"\n"
 
 

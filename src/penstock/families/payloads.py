@@ -25,7 +25,8 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OPENERS: Final = b"{[ \t\n\r"
 """Bytes that an object or an array can begin with."""
 
-_STARTS: Final = frozenset(_OPENERS.decode())
+JSON_STARTS: Final = frozenset(_OPENERS.decode())
+"""The same as characters."""
 
 
 def text_of(payload: Bytes) -> str | None:
@@ -54,9 +55,18 @@ def payload_fields(payload: bytes) -> Row:
     text = text_of(payload)
     if text is not None:
         fields[PAYLOAD_TEXT] = text
-        if text[:1] in _STARTS and (value := json_of(text)) is not None:
+        if text[:1] in JSON_STARTS and (value := json_of(text)) is not None:
             fields[PAYLOAD_JSON] = value
     return fields
+
+
+def plain_texts(payloads: Sequence[bytes]) -> list[str] | None:
+    """Return payloads that are all text and no JSON, judged together, which is quick; None if some may be something else."""
+    joined = b"".join(payloads)
+    if not joined.isascii() or not joined.decode("ascii").isprintable():
+        return None
+    texts = [payload.decode("ascii") for payload in payloads]
+    return None if JSON_STARTS.intersection([text[:1] for text in texts]) else texts
 
 
 # --- columns -------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.families.family import Row
-from penstock.families.payloads import payload_fields
+from penstock.families.family import Row, encode_payload
+from penstock.families.payloads import payload_fields, plain_texts
 from penstock.families.penstock.rows import headers_as_json, iso, origin_as_json
 from penstock.queues.columnar.chunk import Chunk
 from penstock.queues.columnar.queue import Queue
@@ -49,12 +49,31 @@ def _plain_rows(
     rest: Row = {"enqueued": iso(chunk.enqueued_ms)} if chunk.enqueued_ms else {}
     if chunk.principal_id:
         rest["principal"] = principals.get(chunk.principal_id, chunk.principal_id)
-    front: Row = {"queue": name, "key": key}
-    for place, task_id in zip(places, chunk.ids_at(places), strict=True):
-        row = front | payload_fields(bytes(chunk.payload_at(place)))
-        row["id"] = task_id
-        row.update(rest)
-        yield row
+    payloads, ids = _payloads(chunk, places), chunk.ids_at(places)
+    texts = plain_texts(payloads)
+    if texts is None:
+        for payload, task_id in zip(payloads, ids, strict=True):
+            row: Row = {"queue": name, "key": key} | payload_fields(payload)
+            row["id"] = task_id
+            yield row | rest
+        return
+    for encoded, text, task_id in zip(map(encode_payload, payloads), texts, ids, strict=True):
+        yield {
+            "queue": name,
+            "key": key,
+            "payload": encoded,
+            "payload_text": text,
+            "id": task_id,
+            **rest,
+        }
+
+
+def _payloads(chunk: Chunk, places: range | list[int]) -> list[bytes]:
+    size, at = chunk.sizes, chunk.at
+    if not isinstance(size, int) or not isinstance(places, range) or not size:
+        return [bytes(chunk.payload_at(place)) for place in places]
+    block = bytes(chunk.data[at + places.start * size : at + places.stop * size])
+    return [block[start : start + size] for start in range(0, len(block), size)]
 
 
 def _details(task: Task, names: Mapping[int, str], principals: Mapping[int, str]) -> Row:
