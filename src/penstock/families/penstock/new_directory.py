@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from penstock.families.family import Row
+from penstock.families.penstock.family import GENERATION, NAME
 from penstock.families.penstock.location import HARD_STATE, IDENTITY, LOG, SNAPSHOTS, SYNC_POINT
 from penstock.families.taskflux.new_directory import whole_directory
 from penstock.formats.records.hard_state import encode_hard_state
@@ -82,3 +84,18 @@ def new_directory(out: Path, *, source: Path | None = None) -> Iterator[NewDirec
     """Give the files of a node that appear at ``out`` when all is well. Raises ``PathRefused``."""
     with whole_directory(out, source=source) as building:
         yield NewDirectory(building)
+
+
+def written_row(
+    out: Path, entries: int, snapshot_index: int | None, queues: int, tasks: int
+) -> Row:
+    """Return the row of a conversion into this family."""
+    return {
+        "family": NAME,
+        "generation": GENERATION,
+        "path": str(out),
+        "entries": entries,
+        "snapshot_index": snapshot_index,
+        "queues": queues,
+        "tasks": tasks,
+    }

@@ -7,6 +7,8 @@ target has no bytes for is refused; damage is refused too, for repair comes firs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +138,84 @@ def _left_out(found: Found) -> str:
     return f"{found.log.path}, offset {found.offset}: left out: {found.status.word}"
 
 
+class Taken:
+    """The entries of a log that a conversion takes along, and what it leaves; complete when they are used up."""
+
+    def __init__(self, history: History, *, uncommitted: bool) -> None:
+        self.history = history
+        self._uncommitted = uncommitted
+        self.count = 0
+        self.left = 0  # entries that are not committed
+        self.tail: str | None = None
+        self.undecided: str | None = None
+
+    def entries(self) -> Iterator[Found]:
+        """Yield the entries behind the snapshot. Raises ``CorruptData``."""
+        history = self.history
+        if history.first > history.covered + 1:
+            raise self.damage(f"entries {history.covered + 1} to {history.first - 1} are missing")
+        last = history.covered
+        for found in history.scan():
+            if isinstance(found, Misfit):
+                raise CorruptData(found.reason, path=str(found.log.path), offset=0)
+            if found.status is Status.UNDECIDED:
+                self.undecided = _left_out(found)
+                break
+            if found.status is not Status.OK:
+                self.tail = None if found.status is Status.STALE else self._tail(found)
+                if found.log is history.target.logs[-1]:
+                    break
+                continue
+            assert found.index is not None, (
+                "only damage hides an index, and that has been met before"
+            )
+            last = max(last, found.index)
+            if found.index <= history.covered:
+                self._refuse_disagreement(found)
+            elif not self._uncommitted and history.is_committed(found.index) is False:
+                self.left += 1
+            else:
+                self.count += 1
+                yield found
+        if history.sure > last:
+            raise self.damage(
+                f"entries up to {history.sure} were there, but the log ends at {last}"
+            )
+
+    def _tail(self, found: Found) -> str:
+        """Return words about a torn tail, which was promised to nobody; all else is damage."""
+        is_whole = found.status in (Status.FALLING_TERM, Status.BAD_TERM)
+        is_last = found.log is self.history.target.logs[-1]
+        at_end = found.offset + found.size >= found.log.size
+        if is_whole or not is_last or not at_end or (found.index or 0) <= self.history.sure:
+            raise self.damage(f"the log is damaged here ({found.status.word})", found)
+        return _left_out(found)
+
+    def _refuse_disagreement(self, found: Found) -> None:
+        point = self.history.point
+        if point is not None and found.index == point.index and found.term != point.term:
+            raise self.damage(f"the snapshot says that this entry is of term {point.term}", found)
+
+    def damage(self, reason: str, found: Found | None = None) -> CorruptData:
+        """Return the refusal of a damaged log."""
+        path = self.history.target.path if found is None else found.log.path
+        return CorruptData(
+            f"{reason}; salvage it first with 'penstock repair'",
+            path=str(path),
+            offset=None if found is None else found.offset,
+        )
+
+    @contextmanager
+    def applying(self, found: Found) -> Iterator[None]:
+        """Raise ``BadData`` with the place of an entry that cannot be decoded or applied."""
+        try:
+            yield
+        except BadData as error:
+            raise error.located(str(found.log.path), base=found.offset) from None
+        except ReplayConflict as error:
+            raise self.damage(f"entry {found.index} cannot be applied: {error}", found) from None
+
+
 class _Entries:
     """Converts entry by entry, replaying as it goes: removals by value need ids, and the reverse."""
 
@@ -147,88 +227,31 @@ class _Entries:
 
     def convert(self, *, uncommitted: bool) -> Converted:
         history, point = self.history, self.history.point
-        if history.first > history.covered + 1:
-            raise self._damage(f"entries {history.covered + 1} to {history.first - 1} are missing")
         found_notes = restore_snapshot(history, self.queues)
         if point is not None:
             self.new.write_snapshot(point, self.queues)
             self.term = point.term
-        entries, left, last = 0, 0, history.covered
-        tail: str | None = None
-        undecided: str | None = None
-        for found in history.scan():
-            if isinstance(found, Misfit):
-                raise CorruptData(found.reason, path=str(found.log.path), offset=0)
-            if found.status is Status.UNDECIDED:
-                undecided = _left_out(found)
-                break
-            if found.status is not Status.OK:
-                tail = None if found.status is Status.STALE else self._tail(found)
-                if found.log is self.history.target.logs[-1]:
-                    break
-                continue
-            assert found.index is not None, (
-                "only damage hides an index, and that has been met before"
-            )
-            last = max(last, found.index)
-            if found.index <= history.covered:
-                self._refuse_disagreement(found)
-            elif not uncommitted and history.is_committed(found.index) is False:
-                left += 1
-            else:
-                self._convert(found)
-                entries += 1
-        if history.sure > last:
-            raise self._damage(
-                f"entries up to {history.sure} were there, but the log ends at {last}"
-            )
+        taken = Taken(history, uncommitted=uncommitted)
+        for found in taken.entries():
+            with taken.applying(found):
+                payload = self._payload(found.payload, found.log.layout.contents)
+            self.new.append(found.term, payload)
+            self.term = found.term
         # An entry does not become committed by being written in another place of generation 2.
         is_two = self.new.variant.generation is Generation.TWO
         self.new.commit(history.commit if is_two else None)
         _write_seen_term(history, self.new, self.term)
         return Converted(
-            entries=entries,
+            entries=taken.count,
             snapshot_index=None if point is None else point.index,
             queues=len(self.queues.by_name),
             tasks=sum(map(len, self.queues.by_name.values())),
-            left_uncommitted=left,
-            tail=tail,
-            undecided=undecided,
+            left_uncommitted=taken.left,
+            tail=taken.tail,
+            undecided=taken.undecided,
             dropped_extensions=self.queues.extensions,
             dropped_notes=len(found_notes),
         )
-
-    def _tail(self, found: Found) -> str:
-        """Return words about a torn tail, which was promised to nobody; all else is damage."""
-        is_whole = found.status in (Status.FALLING_TERM, Status.BAD_TERM)
-        is_last = found.log is self.history.target.logs[-1]
-        at_end = found.offset + found.size >= found.log.size
-        if is_whole or not is_last or not at_end or (found.index or 0) <= self.history.sure:
-            raise self._damage(f"the log is damaged here ({found.status.word})", found)
-        return _left_out(found)
-
-    def _refuse_disagreement(self, found: Found) -> None:
-        point = self.history.point
-        if point is not None and found.index == point.index and found.term != point.term:
-            raise self._damage(f"the snapshot says that this entry is of term {point.term}", found)
-
-    def _damage(self, reason: str, found: Found | None = None) -> CorruptData:
-        path = self.history.target.path if found is None else found.log.path
-        return CorruptData(
-            f"{reason}; salvage it first with 'penstock repair'",
-            path=str(path),
-            offset=None if found is None else found.offset,
-        )
-
-    def _convert(self, found: Found) -> None:
-        try:
-            payload = self._payload(found.payload, found.log.layout.contents)
-        except BadData as error:
-            raise error.located(str(found.log.path), base=found.offset) from None
-        except ReplayConflict as error:
-            raise self._damage(f"entry {found.index} cannot be applied: {error}", found) from None
-        self.new.append(found.term, payload)
-        self.term = found.term
 
     def _payload(self, payload: bytes, contents: Contents) -> bytes:
         """Apply a delta and return it as the target stores it; only removals and our extensions differ."""

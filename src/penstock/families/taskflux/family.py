@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 NAME: Final = "taskflux"
 TITLE: Final = "TaskFlux"
 GENERATION_MAX: Final = 3
+RECORDS: Final = "penstock-4"  # what these files become besides their own formats
 
 OPTIONS: Final = (
     Option(
@@ -182,6 +183,8 @@ class TaskFluxFiles:
         from penstock.families.taskflux.convert import convert
         from penstock.families.taskflux.read import read_history
 
+        if to == RECORDS:
+            return self._upgrade(out, values, outcome, progress)
         variant = variant_of(to, TITLE)
         history = read_history(self._target, progress=progress)
         done = convert(history, variant, out, uncommitted="uncommitted" in values)
@@ -202,6 +205,18 @@ class TaskFluxFiles:
             "dropped_extensions": done.dropped_extensions,
             "dropped_notes": done.dropped_notes,
         }
+
+    def _upgrade(self, out: Path, values: Values, outcome: Outcome, progress: Progress) -> Row:
+        from penstock.families.penstock.new_directory import written_row
+        from penstock.families.penstock.upgrade import upgrade
+        from penstock.families.taskflux.read import read_history
+
+        history = read_history(self._target, progress=progress)
+        done = upgrade(history, out, uncommitted="uncommitted" in values)
+        outcome.words += done.words
+        outcome.is_damaged = done.is_damaged
+        row = written_row(out, done.entries, done.snapshot_index, done.queues, done.tasks)
+        return row | {"left_uncommitted": done.left_uncommitted}
 
     def count_parts(self, values: Values) -> int:
         del values
