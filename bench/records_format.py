@@ -1,4 +1,4 @@
-"""Figures of the record format: scanning in bulk, decoding, encoding, bytes on disk.
+"""Figures of the record format: scanning in bulk, decoding, encoding, bytes on disk; and of the state (``records_state``).
 
 Run by ``bench/records``; prints a table and, with ``--write``, puts it into docs/benchmarks.md. One core, in process,
 processor time; each line is the median of some rounds, and the least and the greatest of them.
@@ -11,7 +11,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from random import Random
 
 from formats import RESULTS, machine
@@ -25,6 +24,8 @@ from penstock.formats.records.read import Chain, End, Stop, collect, walk
 from penstock.formats.records.scan import RecordColumns, scan_records
 from penstock.formats.records.task_scan import scan_tasks
 from penstock.formats.records.writer import record_of, write_log
+from records_line import Line
+from records_state import state_lines
 
 BATCH = 100
 PAYLOAD_SIZE = 100
@@ -32,24 +33,6 @@ PRODUCER = bytes(range(16))
 STAMP = Stamp(index=42, term=3, time_ms=1_700_000_000_000, principal_id=5)
 CALLS = 5_000
 START, END = "<!-- bench/records -->", "<!-- end of bench/records -->"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One figure: the median, its spread, and the goal, if there is one."""
-
-    what: str
-    unit: str
-    values: list[float]
-    goal: str = ""
-    is_met: bool | None = None
-
-    def row(self) -> str:
-        spread = (
-            f"{min(self.values):,.1f} – {max(self.values):,.1f}" if len(self.values) > 1 else ""
-        )
-        word = {None: "", True: "met", False: "missed"}[self.is_met]
-        return f"| {self.what} | {statistics.median(self.values):,.1f} {self.unit} | {spread} | {self.goal} | {word} |"
 
 
 def batch_body(random: Random, **columns: object) -> bytes:
@@ -229,6 +212,7 @@ def main() -> int:
         *scan_lines(asked.size_mb * 10**6, asked.rounds),
         *call_lines(asked.rounds),
         *size_lines(),
+        *state_lines(asked.rounds),
     ]
     setting = (
         f"A log of {asked.size_mb} MB in memory, batches of {BATCH} tasks of {PAYLOAD_SIZE} bytes with a producer; processor"

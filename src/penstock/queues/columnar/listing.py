@@ -7,6 +7,7 @@ it yet. So replay does not list what is removed later, and many keys are listed 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
@@ -116,9 +117,15 @@ class Listing:
         self.catch_up()
         found: list[Tasks] = []
         for key, run in self.order.runs(after):
-            for tasks in self._of_run(key, run, count):
-                found.append(tasks)
-                count -= len(tasks.places)
+            if isinstance(run, int):
+                one = self._of_id(key, run)
+                if one is not None:
+                    found.append(one)
+                    count -= 1
+            else:
+                for tasks in self._of_run(key, run, count):
+                    found.append(tasks)
+                    count -= len(tasks.places)
             if count <= 0:
                 break
         return found
@@ -129,10 +136,28 @@ class Listing:
         for key, run in self.order.runs(after):
             yield from self._of_run(key, run, None)
 
+    def _of_id(self, key: int, task_id: int) -> Tasks | None:
+        """Return the task of an id if it is there and has a key: a key with one task is common."""
+        chunk = self.directory.find(task_id)
+        if chunk is None or task_id < chunk.first:
+            return None
+        if chunk.ids is None:
+            place = task_id - chunk.first
+        else:
+            place = bisect_left(chunk.ids, task_id)
+            if chunk.ids[place] != task_id:
+                return None
+        if chunk.status[place] or (chunk.is_rekeyed and chunk.key_at(place) != key):
+            return None
+        return Tasks(key, chunk, range(place, place + 1))
+
     def _of_run(self, key: int, run: Run, count: int | None) -> Iterator[Tasks]:
         """Yield the tasks of a run that are there and have its key, at most ``count`` of them."""
         if isinstance(run, int):
-            run = range(run, run + 1)
+            one = self._of_id(key, run)
+            if one is not None:
+                yield one
+            return
         if isinstance(run, range):
             yield from self._of_range(key, run.start, run.stop, count)
             return
@@ -181,10 +206,7 @@ class Listing:
         if isinstance(run, range):
             return self._kept_range(key, run)
         if isinstance(run, int):
-            chunk = self.directory.find(run)
-            if chunk is None or run < chunk.first:
-                return None
-            return run if _ready(chunk, chunk.places(range(run, run + 1)), key, 1) else None
+            return None if self._of_id(key, run) is None else run
         ids: list[int] = []
         for chunk, places in self.directory.slices(run):
             ids += chunk.ids_at(_ready(chunk, places, key, None))

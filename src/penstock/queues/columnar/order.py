@@ -37,6 +37,12 @@ BLOCK_MIN: Final = 128
 LOOK_COST: Final = 4
 """The cost of looking up one run, in tasks that are copied."""
 
+SAMPLE: Final = 4096
+"""Keys that are looked at to tell whether they are distinct. Either answer gives the same order."""
+
+MANY: Final = 64
+"""More new keys than this, and than half of those that are listed, are merged with them instead of inserted one by one."""
+
 FLOAT_MAX: Final = 2**53
 """Integers up to this are floats without a loss."""
 
@@ -84,7 +90,7 @@ class Order:
 
     def extend(self, keys: list[int], ids: list[int]) -> None:
         """List many tasks: ascending ids above all that are listed, and the key of each."""
-        if len(set(keys)) > self.key_count // 2 + 64:
+        if len(keys) > self.key_count // 2 + MANY and _are_distinct(keys):
             self._merge(*sorted_by_key(keys, ids))
             return
         groups: dict[int, list[int]] = {}
@@ -93,6 +99,9 @@ class Order:
                 groups[key].append(task_id)
             else:
                 groups[key] = [task_id]
+        if len(groups) > self.key_count // 2 + MANY:
+            self._merge(*sorted_by_key(list(groups), list(map(listed_of, groups.values()))))
+            return
         for key, group in groups.items():
             self.append(key, group)
 
@@ -276,6 +285,12 @@ class Order:
                 Block(array("q", keys[start : start + size]), list(listed[start : start + size]))
             )
             self._bounds.append(keys[start])
+
+
+def _are_distinct(keys: list[int]) -> bool:
+    """Return whether most keys occur once, as far as a sample tells."""
+    sample = keys[:: max(len(keys) // SAMPLE, 1)]
+    return 4 * len(set(sample)) > 3 * len(sample)
 
 
 def sorted_by_key(keys: list[int], listed: Sequence[Listed]) -> tuple[list[int], Sequence[Listed]]:

@@ -64,7 +64,7 @@ class Restore:
             )
         for queue in queues:
             queue.last_id = self._last_ids[queue.id]
-            queue.list_all()
+        state.list_all()
         return state
 
     def feed(self, header: Header, data: Bytes, start: int, end: int) -> None:

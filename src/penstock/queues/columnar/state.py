@@ -221,6 +221,20 @@ class State:
 
     # Housekeeping.
 
+    def merge_all(self) -> None:
+        """Do all merges and compactions that are due. A replay calls this now and then, and ``list_all`` at its end.
+
+        So it does not list what it removes later, and removals find fewer chunks.
+        """
+        for queue in self._untidy.values():
+            while merge_step(queue):
+                pass
+
+    def list_all(self) -> None:
+        """Bring the order of all queues up to date at once: for a start."""
+        for queue in self.queues.values():
+            queue.list_all()
+
     def tidy(self, budget: int = TIDY_BUDGET) -> bool:
         """Do a slice of the housekeeping that is due, about ``budget`` tasks of it; return whether more is left.
 
