@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.formats.records.changes import EncodedChange
+from penstock.formats.records.header import Kind
+from penstock.formats.records.page_checkpoint import encode_page_checkpoint
+from penstock.formats.records.read import read_snapshot
+from penstock.formats.records.writer import write_snapshot
 from support.record_directories import Changes, write_directory
 from support.record_listing import Row, dumped, listed, verified
 
@@ -105,3 +110,25 @@ def test_a_missing_file_is_reported(root: Path, states: list[list[Row]], name: s
     path.write_bytes(whole)
     # The log tells what an old snapshot held, and a snapshot replaces an old segment.
     assert rows or name in (FILES[3], FILES[5])
+
+
+def test_records_of_paged_queues_in_a_snapshot_are_no_damage(root: Path) -> None:
+    """The digest of the state leaves them out, so the snapshot still fits the log; one that lost them does not."""
+    name = FILES[5]
+    snapshot = read_snapshot(data := (root / name).read_bytes())
+    parts = [
+        EncodedChange(
+            Kind(record.header.kind),
+            record.header.queue_id,
+            record.header.first_id,
+            data[slice(*record.body)],
+        )
+        for record in snapshot.records
+    ]
+    pages = [EncodedChange(Kind.PAGE_CHECKPOINT, 1, 0, encode_page_checkpoint(b"pages"))]
+    paged = b"".join(write_snapshot(snapshot.start, parts, pages))
+    for _ in changed(root, name, paged):
+        assert verified(root) == []
+    last = read_snapshot(paged).behind[0].offset
+    for _ in changed(root, name, paged[:last]):
+        assert [row["severity"] for row in verified(root)] == ["damaged"]  # the log has it all

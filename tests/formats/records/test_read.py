@@ -7,6 +7,7 @@ from struct import pack_into
 import pytest
 
 from penstock.errors import BadData, BadRecord, TruncatedData
+from penstock.formats.records.changes import encode_change
 from penstock.formats.records.checksum import crc32c
 from penstock.formats.records.header import HEADER_SIZE, Kind, encode_record
 from penstock.formats.records.read import (
@@ -24,7 +25,7 @@ from penstock.formats.records.read import (
     walk_segment,
 )
 from penstock.formats.records.segment import FILE_HEADER_SIZE, FileHeader, encode_file_header
-from penstock.formats.records.writer import write_log
+from penstock.formats.records.writer import write_log, write_snapshot
 from support.damage import cuts, flipped, overwritten, unnoticed
 from support.record_examples import (
     CHANGES,
@@ -92,11 +93,12 @@ def test_a_segment_that_does_not_continue_the_log_is_refused() -> None:
     assert (end.damage.offset, end.damage.expected) == (FILE_HEADER_SIZE + 44, "00000063")
 
 
-def test_every_truncation_of_a_log_is_seen() -> None:
+@pytest.mark.parametrize("data", [OPEN, SEALED], ids=["open", "sealed"])
+def test_every_truncation_of_a_log_is_seen(data: bytes) -> None:
     """A cut between two records is the end of a shorter log, which the sync point tells; any other is damage."""
-    whole, _ = walked(OPEN)
-    boundaries = {record.offset for record in whole}
-    for cut in cuts(OPEN):
+    whole, end = walked(data)
+    boundaries = {record.offset for record in whole} | {end.position}
+    for cut in cuts(data):
         if len(cut) < FILE_HEADER_SIZE:
             with pytest.raises(TruncatedData):
                 walked(cut)
@@ -228,12 +230,9 @@ def test_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
     report(f"records: all {8 * len(SNAPSHOT)} flipped bits of a snapshot were noticed")
 
 
-def test_every_truncation_of_a_snapshot_is_noticed_before_its_end() -> None:
-    behind = read_snapshot(SNAPSHOT).behind[0].offset
+def test_every_truncation_of_a_snapshot_is_noticed() -> None:
+    """Also one between two records, and one behind the first of two ends."""
     for cut in cuts(SNAPSHOT):
-        if len(cut) == behind:
-            assert read_snapshot(cut).behind == ()
-            continue
         with pytest.raises(BadData):
             read_snapshot(cut)
 
@@ -244,16 +243,26 @@ def test_every_truncation_of_a_snapshot_is_noticed_before_its_end() -> None:
 )
 def test_a_snapshot_with_one_strange_record_is_refused(offset: int, form: str, value: int) -> None:
     """The chain is broken too, so the last record is the one to change: nothing follows it."""
-    last = read_snapshot(SNAPSHOT).behind[0].offset
+    last = collect(walk(SNAPSHOT, is_snapshot=True))[0][-1].offset
     with pytest.raises(BadRecord):
         read_snapshot(resealed(SNAPSHOT, last, offset, form, value))
 
 
 def test_a_snapshot_without_start_or_end_is_refused() -> None:
     header = SNAPSHOT[:FILE_HEADER_SIZE]
-    for data in (header, header + bytes(64), SNAPSHOT + bytes(64)):
-        with pytest.raises(BadRecord):
+    for data in (header, header + bytes(64), SNAPSHOT + bytes(64), header + SNAPSHOT[-200:]):
+        with pytest.raises(BadData):
             read_snapshot(data)
+
+
+def test_a_snapshot_without_paged_queues_has_one_end() -> None:
+    data = b"".join(write_snapshot(START, [encode_change(CHANGES["add"])]))
+    snapshot = read_snapshot(data)
+    assert (snapshot.end.continues, snapshot.behind) == (False, ())
+    assert snapshot.end.counts == {"records": 2, "tasks": 2}
+    for cut in cuts(data):
+        with pytest.raises(BadData):
+            read_snapshot(cut)
 
 
 # --- behind damage -------------------------------------------------------------------------------

@@ -88,7 +88,11 @@ starts = st.builds(
     other=strange("counts"),
 )
 snapshot_ends = st.builds(
-    SnapshotEnd, counts=counts, digest=st.binary(min_size=16, max_size=16), other=strange()
+    SnapshotEnd,
+    counts=counts,
+    digest=st.binary(min_size=16, max_size=16),
+    continues=st.booleans(),
+    other=strange(),
 )
 
 
@@ -123,6 +127,8 @@ def test_any_start_and_end_of_a_snapshot_round_trip(start: SnapshotStart, end: S
         (decode_snapshot_start, {}),
         (decode_snapshot_end, {"counts": {"tasks": -1}, "digest": "00" * 16}),
         (decode_snapshot_end, {"counts": {}, "digest": "00" * 15}),
+        (decode_snapshot_end, {"counts": {}, "digest": "00" * 16, "continues": False}),
+        (decode_snapshot_end, {"counts": {}, "digest": "00" * 16, "continues": 1}),
     ],
 )
 def test_settings_that_break_a_rule_are_refused(

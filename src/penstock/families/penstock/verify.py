@@ -305,22 +305,23 @@ def _agree(expected: Footer, found: Footer) -> bool:
 def _is_same(state: State, last_checksum: int, data: bytes) -> bool:
     """Return whether the bytes of a snapshot are those of a state. Equal bytes prove its checksums, chain and digest.
 
-    Records of paged queues may follow, which no state has.
+    The end of a snapshot with records of paged queues says that they follow, which no state has.
     """
     at = 0
     for piece in encode_snapshot(freeze(state), last_checksum=last_checksum):
         if not data.startswith(piece, at):
-            return False
+            return _continues_at(data, at)
         at += len(piece)
-    return not data[at:].strip(b"\x00") or _has_pages(data, at)
+    return not data[at:].strip(b"\x00")
 
 
-def _has_pages(data: bytes, at: int) -> bool:
+def _continues_at(data: bytes, at: int) -> bool:
+    """Return whether a whole snapshot has an end here, with records of paged queues behind it."""
     try:
-        behind = read_snapshot(data).behind
+        snapshot = read_snapshot(data)
     except BadData:
         return False
-    return bool(behind) and behind[0].offset == at
+    return snapshot.end.continues and snapshot.end_offset == at
 
 
 def inspect(target: Target, *, progress: Progress = no_progress) -> Row:

@@ -253,41 +253,35 @@ SNAPSHOT_KINDS: Final = frozenset(
 """What is between start and end of a snapshot."""
 
 BEHIND_KINDS: Final = frozenset((Kind.QUEUE, Kind.ADD, Kind.DELIVER, Kind.PAGE_CHECKPOINT))
-"""What may be behind the end: the contents of paged queues, which the digest leaves out."""
+"""What may be behind an end that continues: the contents of paged queues, which its digest leaves out."""
 
 
 class Snapshot(NamedTuple):
     """A checked snapshot file. Its records are checked one by one as they are decoded."""
 
     start: SnapshotStart
-    end: SnapshotEnd
+    end: SnapshotEnd  # its digest is that of the state
+    end_offset: int  # where the record of this end begins
     records: tuple[Located, ...]  # between start and end
-    behind: tuple[Located, ...]  # behind the end
+    behind: tuple[Located, ...]  # between this end and a second one, if it continues
 
 
 def read_snapshot(data: Bytes) -> Snapshot:
     """Check a whole snapshot file: chain, checksums, counts, digest. Raises ``BadData``."""
     file_header = decode_file_header(data)
     records = _all_records(data, file_header.first_index)
-    ends = [
-        place for place, record in enumerate(records) if record.header.kind == Kind.SNAPSHOT_END
-    ]
-    if not records or records[0].header.kind != Kind.SNAPSHOT_START or len(ends) != 1:
-        raise BadRecord("a snapshot has one start, at its beginning, and one end", offset=0)
+    if not records or records[0].header.kind != Kind.SNAPSHOT_START:
+        raise BadRecord("a snapshot begins with its start", offset=FILE_HEADER_SIZE)
     start = decode_snapshot_start(data, *records[0].body)
-    last = records[ends[0]]
-    end = decode_snapshot_end(data, *last.body)
-    inside, behind = tuple(records[1 : ends[0]]), tuple(records[ends[0] + 1 :])
+    places = [n for n, record in enumerate(records) if record.header.kind == Kind.SNAPSHOT_END]
+    ends = [_decode_end(data, records, place) for place in places]
+    if [end.continues for end in ends] not in ([False], [True, False]) or places[-1] + 1 != len(
+        records
+    ):
+        raise BadRecord("a snapshot is cut, or goes on behind its end", offset=records[-1].offset)
+    inside, behind = tuple(records[1 : places[0]]), tuple(records[places[0] + 1 : places[-1]])
     _check_kinds(inside, SNAPSHOT_KINDS)
     _check_kinds(behind, BEHIND_KINDS)
-    digest = digest_of(data, last.offset)
-    if digest != end.digest or end.counts.get("records") != ends[0]:
-        raise BadRecord(
-            "digest or number of records in the end of a snapshot does not match",
-            offset=last.offset,
-            expected=f"{digest.hex()}, {ends[0]} records",
-            found=f"{end.digest.hex()}, {end.counts.get('records')} records",
-        )
     for record in records:
         _, _, _, _, index, term, time_ms, *_ = record.header
         if (index, term, time_ms) != (start.last_index, start.last_term, start.time_ms):
@@ -297,7 +291,22 @@ def read_snapshot(data: Bytes) -> Snapshot:
                 expected=f"{start.last_index}, {start.last_term}, {start.time_ms}",
                 found=f"{index}, {term}, {time_ms}",
             )
-    return Snapshot(start, end, inside, behind)
+    return Snapshot(start, ends[0], records[places[0]].offset, inside, behind)
+
+
+def _decode_end(data: Bytes, records: list[Located], place: int) -> SnapshotEnd:
+    """Return the end at a place of a snapshot's records; it must fit what is before it."""
+    record = records[place]
+    end = decode_snapshot_end(data, *record.body)
+    digest = digest_of(data, record.offset)
+    if digest != end.digest or end.counts.get("records") != place:
+        raise BadRecord(
+            "digest or number of records in the end of a snapshot does not match",
+            offset=record.offset,
+            expected=f"{digest.hex()}, {place} records",
+            found=f"{end.digest.hex()}, {end.counts.get('records')} records",
+        )
+    return end
 
 
 def _all_records(data: Bytes, index: int) -> list[Located]:

@@ -83,10 +83,11 @@ class SnapshotStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotEnd:
-    """Kind 129: what the snapshot holds, and the BLAKE2b-128 of all bytes of the file before this record."""
+    """Kind 129: what the file holds before this record, and the BLAKE2b-128 of all of its bytes."""
 
     counts: Mapping[str, int]  # records, tasks
     digest: bytes
+    continues: bool = False  # records of paged queues follow, and then another end
     other: Object = field(default_factory=dict)
 
 
@@ -248,8 +249,17 @@ def decode_snapshot_end(data: Bytes, start: int, end: int) -> SnapshotEnd:
     return SnapshotEnd(
         counts=members.counts("counts"),
         digest=members.hexadecimal("digest", HASH_SIZE),
+        continues=_decode_continues(members),
         other=members.rest,
     )
+
+
+def _decode_continues(members: ObjectReader) -> bool:
+    if "continues" not in members.rest:
+        return False
+    if not members.take("continues", bool):
+        raise members.bad("continues", "true, or no such member")
+    return True
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -293,8 +303,10 @@ def settings_members(settings: Settings) -> dict[str, Any]:
                 "cluster_id": settings.cluster_id.hex(),
                 "counts": settings.counts,
             }
-        case SnapshotEnd(counts=counts, digest=digest):
+        case SnapshotEnd(counts=counts, digest=digest, continues=continues):
             known = {"counts": counts, "digest": digest.hex()}
+            if continues:
+                known["continues"] = True
         case _ as never:
             assert_never(never)
     return {**settings.other, **known}

@@ -167,33 +167,47 @@ def write_segments(
 
 
 def write_snapshot(
-    start: SnapshotStart, parts: Iterable[EncodedChange], behind: Iterable[EncodedChange] = ()
+    start: SnapshotStart,
+    parts: Iterable[EncodedChange],
+    behind: Iterable[EncodedChange] | None = None,
 ) -> Iterator[bytes]:
     """Yield the pieces of a snapshot file. ``parts`` are its records in canonical order, without start and end.
 
-    ``behind``: records of paged queues, which the digest leaves out.
+    ``behind``: records of paged queues, which the digest of the state leaves out; a second end follows them.
     """
-    header = FileHeader(first_index=start.last_index, cluster_id=start.cluster_id)
-    piece = encode_file_header(header)
-    digest = blake2b(piece, digest_size=HASH_SIZE)
-    yield piece
-    stamp = Stamp(start.last_index, start.last_term, start.time_ms)
-    previous, records, tasks = 0, 0, 0
-    first = EncodedChange(Kind.SNAPSHOT_START, 0, 0, encode_settings(start))
-    for part in _with_first(first, parts):
-        piece = _record(part, stamp, previous)
-        previous, records = head_checksum(piece), records + 1
-        tasks += FIXED.unpack_from(part.body)[0] if part.kind == Kind.ADD else 0
-        digest.update(piece)
-        yield piece
-    end = SnapshotEnd(counts={"records": records, "tasks": tasks}, digest=digest.digest())
-    last = EncodedChange(Kind.SNAPSHOT_END, 0, 0, encode_settings(end))
-    for part in _with_first(last, behind):
-        piece = _record(part, stamp, previous)
-        previous = head_checksum(piece)
-        yield piece
+    writer = _Snapshot(start)
+    yield writer.file_header()
+    yield writer.record(EncodedChange(Kind.SNAPSHOT_START, 0, 0, encode_settings(start)))
+    yield from map(writer.record, parts)
+    yield writer.end(continues=behind is not None)
+    if behind is not None:
+        yield from map(writer.record, behind)
+        yield writer.end(continues=False)
 
 
-def _with_first(first: EncodedChange, rest: Iterable[EncodedChange]) -> Iterator[EncodedChange]:
-    yield first
-    yield from rest
+class _Snapshot:
+    """Makes the pieces of a snapshot file, and counts and digests them."""
+
+    def __init__(self, start: SnapshotStart) -> None:
+        self._header = FileHeader(first_index=start.last_index, cluster_id=start.cluster_id)
+        self._stamp = Stamp(start.last_index, start.last_term, start.time_ms)
+        self._digest = blake2b(digest_size=HASH_SIZE)
+        self._previous = self._records = self._tasks = 0
+
+    def file_header(self) -> bytes:
+        header = encode_file_header(self._header)
+        self._digest.update(header)
+        return header
+
+    def record(self, part: EncodedChange) -> bytes:
+        record = _record(part, self._stamp, self._previous)
+        self._previous = head_checksum(record)
+        self._records += 1
+        self._tasks += FIXED.unpack_from(part.body)[0] if part.kind == Kind.ADD else 0
+        self._digest.update(record)
+        return record
+
+    def end(self, *, continues: bool) -> bytes:
+        counts = {"records": self._records, "tasks": self._tasks}
+        end = SnapshotEnd(counts=counts, digest=self._digest.digest(), continues=continues)
+        return self.record(EncodedChange(Kind.SNAPSHOT_END, 0, 0, encode_settings(end)))
