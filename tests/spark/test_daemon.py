@@ -12,7 +12,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket, socketpair
 import pytest
 
 from penstock.spark.daemon import MODULE, quiet
-from penstock.spark.launcher import choose_python
+from penstock.spark.sessions import choose_python
 
 LISTED = f"""
 import sys

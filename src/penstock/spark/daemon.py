@@ -1,7 +1,7 @@
 """The process that Spark forks its Python workers from, with what each of them would have to load already there.
 
 Spark starts a Python process for every step of planning a read, and each went through the same imports. Only for
-workers on this machine (``sessions``, ``launcher``): elsewhere nothing of ours need be there when Spark starts them.
+workers on this machine (``sessions``): elsewhere nothing of ours need be there when Spark starts them.
 
 It also keeps workers quiet whose connection Spark closes, as it does after each ``show`` and ``first`` and when a worker
 was idle for a minute: Spark's own daemon prints a traceback, as if it were an error.

@@ -13,9 +13,9 @@ from penstock.spark.report.axes import positions
 from penstock.spark.report.charts import Mark, bar_chart, group_columns, line_chart
 from penstock.spark.report.distributions import key_charts, size_charts
 from penstock.spark.report.frame import POINTS_MAX, Series, Unit
-from penstock.spark.report.inline import peaks, span_bar, sparkline
 from penstock.spark.report.inputs import Inputs, Rows
 from penstock.spark.report.measures import Depth, Throughput, queue_totals
+from penstock.spark.report.tables import peaks, span_bar, sparkline
 from spark.report.html_check import Page
 from spark.report.report_samples import NODE, rows_table
 

@@ -7,10 +7,9 @@ from typing import Final
 
 from penstock.spark.report import units
 from penstock.spark.report.frame import OTHERS
-from penstock.spark.report.inline import peaks, sparkline
 from penstock.spark.report.markup import Markup, brief, join, name_of, tag
 from penstock.spark.report.measures import Depth, QueueTotals
-from penstock.spark.report.tables import Column, meter, table
+from penstock.spark.report.tables import Column, meter, peaks, sparkline, table
 
 QUEUES_MAX: Final = 20
 """Queues in the table; the others are one row, summed up."""

@@ -11,10 +11,9 @@ import numpy as np
 
 from penstock.spark.report import units
 from penstock.spark.report.frame import OTHERS
-from penstock.spark.report.inline import span_bar
 from penstock.spark.report.inputs import Rows
 from penstock.spark.report.markup import Markup, join, name_of, tag
-from penstock.spark.report.tables import Column, table
+from penstock.spark.report.tables import Column, span_bar, table
 
 LIFECYCLES_MAX: Final = 12
 """Tasks in each of the two tables; the table of lifecycles has them all."""
