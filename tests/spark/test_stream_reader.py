@@ -19,8 +19,8 @@ from penstock.families.taskflux.tables import growth as growing
 from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.sync_point import FILE_NAME
 from penstock.spark import node as node_module
-from penstock.spark.source import PenstockSource
-from penstock.spark.stream import StreamReader, Stretch
+from penstock.spark.source import PenstockSource, Task
+from penstock.spark.stream import StreamReader
 from support.directories import build
 from support.growing import GrowingDirectory
 from support.node_process import NodeProcess, start
@@ -64,7 +64,7 @@ def over(offset: Offset) -> Offset:
 def rows_between(reader: StreamReader, first: Offset, last: Offset) -> list[Row]:
     rows: list[Row] = []
     for task in pickle.loads(pickle.dumps(list(reader.partitions(over(first), over(last))))):
-        assert isinstance(task, Stretch)
+        assert isinstance(task, Task)
         own: StreamReader = pickle.loads(pickle.dumps(stream_twin(reader)))
         for batch in own.read(task):
             batch.validate(full=True)
@@ -147,7 +147,7 @@ def test_what_came_in_between_is_the_next_batch(tmp_path: Path, generation: Gene
 def test_segments_are_tasks_of_their_own(grown: GrowingDirectory) -> None:
     reader = stream_of(grown.root)
     end = reader.latestOffset(BEGINNING, ALL)
-    plans = [task.plan for task in reader.partitions(BEGINNING, end) if isinstance(task, Stretch)]
+    plans = [task.splits[0] for task in reader.partitions(BEGINNING, end) if isinstance(task, Task)]
     tasks = [split.plan for split in plans if isinstance(split, Split)]
     assert len(tasks) == len(list(grown.directory.layout.log.glob("*.log"))) > 2
     assert [plan.first for plan in tasks][1:] == [plan.last + 1 for plan in tasks][:-1]
@@ -286,11 +286,11 @@ def test_a_range_is_replayed_to_the_same_tasks_and_rows(
     reader = stream_of(log.root)
     first = reader.latestOffset(BEGINNING, ReadMaxRows(7))
     last = reader.latestOffset(first, ALL)
-    plans = [task.plan for task in reader.partitions(first, last)]  # type: ignore[attr-defined]
+    plans = [task.splits[0] for task in reader.partitions(first, last)]  # type: ignore[attr-defined]
     rows = rows_between(reader, first, last)
     log.add(40, term=2)
     again = stream_of(log.root)
-    assert [task.plan for task in again.partitions(first, last)] == plans  # type: ignore[attr-defined]
+    assert [task.splits[0] for task in again.partitions(first, last)] == plans  # type: ignore[attr-defined]
     assert rows_between(again, first, last) == rows
     log.close()
 
@@ -589,7 +589,7 @@ def test_options_narrow_what_a_node_is_asked_for(live: NodeProcess) -> None:
     everything = all_rows(node_reader(live, table="changes"))
     reader = node_reader(live, table="changes", startingindex="21", ops="add")
     assert all_rows(reader) == [r for r in everything if r["log_index"] > 20 and r["op"] == "add"]
-    assert reader.partitions()[0].plan.first == 21
+    assert reader.partitions()[0].splits[0].first == 21
     assert all_rows(node_reader(live, files="some.log")) == []
 
 

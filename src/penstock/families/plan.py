@@ -39,7 +39,7 @@ GROUP_MAX: Final = 10_000
 def plan(options: ReadOptions) -> list[list[Split]]:
     """Return the splits that make up a read, grouped into tasks. Raises ``PenstockError``."""
     splits: list[Split] = []
-    for path in expand(options.paths):
+    for path in () if options.filters.is_empty else expand(options.paths):
         try:
             splits += open_files(path, Operation.TABLES, options.own).plan(options)
         except OSError as error:

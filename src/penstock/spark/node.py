@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from penstock.client.blocking import Client, connect
 from penstock.client.retries import Backoff
@@ -27,7 +27,7 @@ from penstock.formats.taskflux.generation import Generation
 from penstock.formats.taskflux.log import LogLayout
 from penstock.formats.taskflux.log_scan import PieceColumns
 from penstock.protocol.version2 import Entries
-from penstock.spark.source import in_a_sentence, settle
+from penstock.spark.source import Reader, Task, in_a_sentence
 from penstock.storage.reading import Batch
 
 if TYPE_CHECKING:
@@ -118,28 +118,19 @@ def _page(client: Client, first: int, *, size_max: int = 0) -> Entries:
 # --- a batch read --------------------------------------------------------------------------------
 
 
-class NodeTask(InputPartition):
-    """What one task reads; ``None`` is nothing."""
-
-    def __init__(self, plan: NodePlan | None) -> None:
-        super().__init__(None)
-        self.plan = plan
-
-
-class NodeReader(DataSourceReader):
+class NodeReader(Reader):
     """Reads what is committed when it plans."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         assert options.node is not None
-        self._options = options
-        self._columns = columns
+        super().__init__(options, columns)
         self._log = NodeLog(options.node)
 
     @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
         filters = self._options.filters
         if filters.is_empty or filters.paths is not None:
-            return [NodeTask(None)]
+            return [Task([])]
         try:
             first, last = self._log.look()
         finally:
@@ -152,13 +143,7 @@ class NodeReader(DataSourceReader):
             )
         first = max(first, wanted)
         last = last if filters.last is None else min(last, filters.last)
-        return [NodeTask(plan) for plan in self._log.plan(first, last)] or [NodeTask(None)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, NodeTask)
-        if partition.plan is not None:
-            yield from read_range(partition.plan, self._options, self._columns)
-            settle()
+        return [Task([plan]) for plan in self._log.plan(first, last)] or [Task([])]
 
 
 # --- on executors --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from penstock.model import INT64_MIN, QueueName
 from penstock.spark.daemon import MODULE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 P = ParamSpec("P")
@@ -193,9 +194,9 @@ def _columns(options: ReadOptions, schema: StructType) -> list[str]:
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """What one task reads: each a ``Split`` of files, or a ``NodePlan`` of a live node."""
 
-    def __init__(self, splits: list[Split]) -> None:
+    def __init__(self, splits: list[Any]) -> None:
         super().__init__(None)
         self.splits = splits
 
@@ -209,14 +210,25 @@ class Reader(DataSourceReader):
 
     @in_a_sentence
     def partitions(self) -> Sequence[InputPartition]:
-        if self._options.filters.is_empty:
-            return [Task([])]
         return [Task(splits) for splits in plan(self._options)] or [Task([])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Task)
-        yield from read_splits(partition.splits, self._options, self._columns)
-        settle()
+        return read_task(partition, self._options, self._columns)
+
+
+def read_task(
+    task: InputPartition, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task."""
+    assert isinstance(task, Task)
+    for part in task.splits:
+        if isinstance(part, Split):
+            yield from read_splits([part], options, columns)
+        else:
+            from penstock.spark.node import read_range
+
+            yield from read_range(part, options, columns)
+    settle()
 
 
 # --- the options of a write ----------------------------------------------------------------------

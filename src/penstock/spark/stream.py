@@ -7,7 +7,7 @@ entries; what a snapshot holds instead of them is not part of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -18,28 +18,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import InvalidValue
-from penstock.families.family import Split
 from penstock.families.follow import Follower, LogFollower, Offset
 from penstock.families.options import Operation
 from penstock.families.plan import expand
-from penstock.families.registry import families, open_files
+from penstock.families.registry import open_files
 from penstock.families.tables import ReadOptions, Table
-from penstock.spark.node import NodeLog, NodePlan
-from penstock.spark.node import read_range as read_from_node
-from penstock.spark.source import in_a_sentence, settle
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Plan = NodePlan | Split
-
-
-class Stretch(InputPartition):
-    """What one task of a batch reads."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(None)
-        self.plan = plan
+from penstock.spark.node import NodeLog
+from penstock.spark.source import Task, in_a_sentence, read_task
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -75,12 +60,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_a_sentence
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return [Stretch(plan) for plan in self._followed().plan(start, end)]
+        return [Task([plan]) for plan in self._followed().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Stretch)
-        yield from read_plan(partition.plan, self._options, self._columns)
-        settle()
+        return read_task(partition, self._options, self._columns)
 
     def stop(self) -> None:
         if self._follower is not None:
@@ -110,10 +93,3 @@ def open_follower(options: ReadOptions) -> Follower:
             f"a stream follows one log and {len(paths)} were named; make one stream of each"
         )
     return open_files(paths[0], Operation.TABLES, options.own).follow(options)
-
-
-def read_plan(plan: Plan, options: ReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
-    if isinstance(plan, NodePlan):
-        return read_from_node(plan, options, columns)
-    return families()[plan.family].read(plan, options, columns)

@@ -61,8 +61,6 @@ class Scan:
 
     def splits(self) -> list[Split]:
         """Return what there is to read. Raises ``PenstockError``."""
-        if self.options.filters.is_empty:
-            return []
         return [split for group in plan(self.options) for split in group]
 
     def batches(
