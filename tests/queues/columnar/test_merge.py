@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.records.changes import RemoveTasks
+from penstock.formats.records.changes import RemoveTasks, SetTasks
 from penstock.formats.records.ids import RemoveReason
 from penstock.queues.columnar.gather import gather, grouped
 from penstock.queues.columnar.merge import split
 from penstock.queues.columnar.queue import CHUNK_TASKS
 from penstock.queues.columnar.task import task_at
 from support.state_examples import TIME_MS, Example, chunk
-from support.states import snapshot_of, tasks_in_order, tidied
+from support.states import ids_in_order, snapshot_of, tasks_in_order, tidied
 
 COLUMNS: dict[str, Any] = {
     "not_before": [5, 10] * 20,
@@ -128,6 +128,19 @@ def test_gathered_columns_have_one_form() -> None:
     assert new.details.attempts is None
     assert new.details.sources is not None
     assert list(new.details.sources.entries) == [1, 2]
+
+
+def test_a_merged_task_is_not_delivered_under_its_old_key() -> None:
+    example = Example()
+    for _ in range(31):
+        example.add(1)
+    assert len(ids_in_order(example.state.queues[1])) == 31
+    example.apply(SetTasks(1, range(10, 11), keys=9))
+    example.add(1)
+    tidied(example.state)
+    assert sizes_of(example) == [32]
+    expected = [(5, task_id) for task_id in range(1, 33) if task_id != 10]
+    assert ids_in_order(example.state.queues[1]) == [*expected, (9, 10)]
 
 
 def test_housekeeping_leaves_the_snapshot_as_it_is() -> None:

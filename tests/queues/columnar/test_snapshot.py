@@ -18,6 +18,7 @@ from penstock.formats.records.changes import (
     SetQueue,
     encode_change,
 )
+from penstock.formats.records.columns import NONE
 from penstock.formats.records.header import Kind
 from penstock.formats.records.ids import DeliverReason, RemoveReason, ReturnReason
 from penstock.formats.records.read import decode_entry, read_snapshot
@@ -47,6 +48,21 @@ def test_plain_tasks_have_no_columns_but_those_that_tell_where_they_come_from() 
     example.apply(ReturnTasks(1, range(2, 3), ReturnReason.FAILED))
     (change,) = adds_of(snapshot_of(example.state))
     assert change.body.columns == add.KEY_ONE | add.ATTEMPTS | add.ENQUEUED | add.ENTRY_EACH
+
+
+def test_an_unknown_enqueue_time_stays_unknown() -> None:
+    example = Example()
+    example.add(2, enqueued=[NONE, -5])
+    found = [
+        task.enqueued_ms for task in tasks_in_order(restored(snapshot_of(example.state)).queues[1])
+    ]
+    assert found == [0, TIME_MS - 5]
+    converted = Example()
+    converted.time_ms = 0
+    converted.add(2)
+    data = snapshot_of(converted.state)
+    assert [task.enqueued_ms for task in tasks_in_order(restored(data).queues[1])] == [0, 0]
+    assert adds_of(data)[0].body.columns == add.KEY_ONE
 
 
 def test_a_record_ends_before_the_task_that_would_exceed_it() -> None:

@@ -131,6 +131,19 @@ def test_the_first_entry_of_a_term_counts_started_tasks_and_clears_all_marks() -
     assert [task.mark for task in tasks] == [None] * 3
 
 
+@pytest.mark.parametrize("reason", ReturnReason)
+def test_the_mark_of_a_delivery_ends_with_it(reason: ReturnReason) -> None:
+    example = Example()
+    example.add(2)
+    example.apply(Deliver(1, range(1, 3), DeliverReason.STARTED, b"c", 1000))
+    example.apply(ReturnTasks(1, range(1, 2), reason))
+    assert [task.mark is None for task in tasks_in_order(example.state.queues[1])] == [True, False]
+    before = task(example, 1).attempts
+    example.term += 1
+    example.apply(Empty())
+    assert task(example, 1).attempts == before
+
+
 def test_an_expiry_removes_only_tasks_whose_life_is_over() -> None:
     example = Example()
     example.add(4, expires=[5, NONE, 20, 10])

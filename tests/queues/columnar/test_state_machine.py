@@ -12,11 +12,14 @@ from penstock.formats.records.changes import (
     Change,
     DeleteQueue,
     Empty,
+    MoveTasks,
+    ReturnTasks,
     SetAccess,
     SetMembers,
     SetQueue,
     Stamp,
 )
+from penstock.formats.records.ids import MoveReason, ReturnReason
 from penstock.formats.records.settings import (
     AccessSettings,
     ClusterSettings,
@@ -28,7 +31,7 @@ from penstock.queues.columnar.producers import PRODUCERS_MAX
 from penstock.queues.columnar.snapshot import View, freeze
 from penstock.queues.columnar.state import State
 from support.naive_state import NaiveState
-from support.state_changes import deliveries, envelopes, task_changes
+from support.state_changes import deliveries, envelopes, some_ids, task_changes
 from support.states import (
     ids_in_order,
     last_requests,
@@ -74,6 +77,22 @@ class StateMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def deliver(self, data: st.DataObject) -> None:
         self.run(data.draw(deliveries(self.model)))
+
+    @rule(data=st.data(), reason=st.sampled_from(ReturnReason))
+    def deliver_and_return(self, data: st.DataObject, reason: ReturnReason) -> None:
+        change = data.draw(deliveries(self.model))
+        self.run(change)
+        self.run(ReturnTasks(change.queue_id, change.ids[: len(change.ids) // 2 + 1], reason))
+
+    @rule(data=st.data(), queue_ids=st.permutations((1, 2)))
+    def move_twice(self, data: st.DataObject, queue_ids: list[int]) -> None:
+        """Move tasks to another queue and back."""
+        for source, target in (queue_ids, queue_ids[::-1]):
+            ids = data.draw(some_ids(self.model, source))
+            known = self.model.queues.get(target)
+            first_id = 1 if known is None else known.last_id + 1
+            reason = data.draw(st.sampled_from(MoveReason))
+            self.run(MoveTasks(source, ids, reason, target, first_id))
 
     @rule(data=st.data())
     def change_together(self, data: st.DataObject) -> None:
@@ -122,8 +141,12 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def compare_tasks(self) -> None:
+        self.compare(self.state)
+
+    def compare(self, state: State) -> None:
+        """Compare every field of every task with the model."""
         for queue_id, queue in self.model.queues.items():
-            found = [tuple(task) for task in tasks_in_order(self.state.queues[queue_id])]
+            found = [tuple(task) for task in tasks_in_order(state.queues[queue_id])]
             assert found == [task.fields for task in queue.in_order()]
 
     @rule(count=st.integers(1, 30), data=st.data())
@@ -183,8 +206,9 @@ class StateMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Replay, and every snapshot with the rest of the log, give the same bytes; views did not change."""
-        self.compare_tasks()
+        self.compare(self.state)
         final = snapshot_of(self.state)
+        self.compare(restored(final))
         assert snapshot_of(replayed(self.log)) == final
         assert snapshot_of(tidied(replayed(self.log))) == final
         for cut, snapshot in self.snapshots.items():
@@ -194,6 +218,7 @@ class StateMachine(RuleBasedStateMachine):
         for view, snapshot in self.views:
             assert snapshot_of(view) == snapshot
         assert snapshot_of(tidied(self.state)) == final
+        self.compare(self.state)
 
 
 TestStateMachine: Any = StateMachine.TestCase
