@@ -26,6 +26,7 @@ from penstock.formats.records.task_scan import scan_tasks
 from penstock.formats.records.writer import record_of, write_log
 from records_line import Line
 from records_state import state_lines
+from records_tools import tool_lines
 
 BATCH = 100
 PAYLOAD_SIZE = 100
@@ -213,6 +214,7 @@ def main() -> int:
         *call_lines(asked.rounds),
         *size_lines(),
         *state_lines(asked.rounds),
+        *tool_lines(min(asked.rounds, 3)),
     ]
     setting = (
         f"A log of {asked.size_mb} MB in memory, batches of {BATCH} tasks of {PAYLOAD_SIZE} bytes with a producer; processor"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from orjson import JSONDecodeError, loads
+
 from penstock.binary import Bytes
 from penstock.families.family import Row, encode_payload
 from penstock.families.tables import PAYLOAD_JSON, PAYLOAD_TEXT
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters that no text has. Behind 0x7f they are two bytes of UTF-8 each."""
 
+_CONTROL_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
 _OPENERS: Final = b"{[ \t\n\r"
 """Bytes that an object or an array can begin with."""
 
@@ -31,6 +35,8 @@ JSON_STARTS: Final = frozenset(_OPENERS.decode())
 
 def text_of(payload: Bytes) -> str | None:
     """Return a payload as text; ``None`` if it is none."""
+    if type(payload) is bytes and not payload.isascii() and _CONTROL_BYTES.search(payload):
+        return None  # most bytes that are no text; quicker than an exception
     try:
         text = str(payload, "utf-8")
     except UnicodeDecodeError:
@@ -40,13 +46,11 @@ def text_of(payload: Bytes) -> str | None:
 
 def json_of(text: str | Bytes) -> Any:
     """Return the object or array that a text holds; ``None`` if it holds none."""
-    import orjson
-
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        found = loads(text)
+    except JSONDecodeError:
         return None
-    return found if isinstance(found, dict | list) else None
+    return found if type(found) is dict or type(found) is list else None
 
 
 def payload_fields(payload: bytes) -> Row:
@@ -60,13 +64,12 @@ def payload_fields(payload: bytes) -> Row:
     return fields
 
 
-def plain_texts(payloads: Sequence[bytes]) -> list[str] | None:
-    """Return payloads that are all text and no JSON, judged together, which is quick; None if some may be something else."""
+def texts_of(payloads: Sequence[bytes]) -> list[str | None]:
+    """Return ``text_of`` each payload. Payloads that are all printable ASCII are judged together, which is quick."""
     joined = b"".join(payloads)
-    if not joined.isascii() or not joined.decode("ascii").isprintable():
-        return None
-    texts = [payload.decode("ascii") for payload in payloads]
-    return None if JSON_STARTS.intersection([text[:1] for text in texts]) else texts
+    if joined.isascii() and joined.decode("ascii").isprintable():
+        return [payload.decode("ascii") for payload in payloads]
+    return [text_of(payload) for payload in payloads]
 
 
 # --- columns -------------------------------------------------------------------------------------

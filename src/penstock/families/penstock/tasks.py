@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.families.family import Row, encode_payload
-from penstock.families.payloads import payload_fields, plain_texts
+from penstock.families.payloads import JSON_STARTS, json_of, payload_fields, texts_of
 from penstock.families.penstock.rows import headers_as_json, iso, origin_as_json
 from penstock.queues.columnar.chunk import Chunk
 from penstock.queues.columnar.queue import Queue
@@ -50,22 +50,16 @@ def _plain_rows(
     if chunk.principal_id:
         rest["principal"] = principals.get(chunk.principal_id, chunk.principal_id)
     payloads, ids = _payloads(chunk, places), chunk.ids_at(places)
-    texts = plain_texts(payloads)
-    if texts is None:
-        for payload, task_id in zip(payloads, ids, strict=True):
-            row: Row = {"queue": name, "key": key} | payload_fields(payload)
-            row["id"] = task_id
-            yield row | rest
-        return
-    for encoded, text, task_id in zip(map(encode_payload, payloads), texts, ids, strict=True):
-        yield {
-            "queue": name,
-            "key": key,
-            "payload": encoded,
-            "payload_text": text,
-            "id": task_id,
-            **rest,
-        }
+    columns = zip(map(encode_payload, payloads), texts_of(payloads), ids, strict=True)
+    for encoded, text, task_id in columns:
+        row: Row = {"queue": name, "key": key, "payload": encoded}
+        if text is not None:
+            row["payload_text"] = text
+            if text[:1] in JSON_STARTS and (value := json_of(text)) is not None:
+                row["payload_json"] = value
+        row["id"] = task_id
+        row.update(rest)
+        yield row
 
 
 def _payloads(chunk: Chunk, places: range | list[int]) -> list[bytes]:
