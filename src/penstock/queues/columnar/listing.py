@@ -22,7 +22,7 @@ Position = tuple[int, int]
 """(key, id): a place in the order of delivery."""
 
 TOGETHER: Final = 2**20
-"""Tasks of mixed keys that are listed together at a start: bounds the memory for sorting them to about 130 MB."""
+"""Tasks of mixed keys that are listed together at a start: bounds the memory for sorting them (computed: 130 MB)."""
 
 KEY_COST: Final = 8
 """The cost of listing one of several tasks of mixed keys, in tasks that are copied: each may have a key of its own."""
