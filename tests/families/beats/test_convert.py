@@ -23,7 +23,6 @@ from penstock.families.taskflux.replay import replay
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.segment import Header, Options, PayloadFormat, decode_header
 from penstock.formats.beats.task_event import encode_tasks
-from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from penstock.protocol.version1 import PAYLOAD_SIZE_MAX
 from penstock.protocol.version2 import Enqueue
@@ -49,7 +48,7 @@ Held = dict[str, list[tuple[int, bytes]]]
 def converted(
     path: Path,
     out: Path,
-    to: Variant = Variant.THREE,
+    to: str = "taskflux-3",
     *,
     key: bytes | None = None,
     queue: QueueName | None = None,
@@ -68,8 +67,8 @@ def converted(
 # --- to a node's directory -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", [Variant.TWO, Variant.THREE])
-def test_tasks_go_to_their_queues_and_other_events_to_one(tmp_path: Path, to: Variant) -> None:
+@pytest.mark.parametrize("to", ["taskflux-2", "taskflux-3"])
+def test_tasks_go_to_their_queues_and_other_events_to_one(tmp_path: Path, to: str) -> None:
     payloads = encode_tasks("orders", [b"late", b"soon"], [9, -1], timestamp=0)
     payloads += encode_tasks("bills", [b"bill"], [0], timestamp=0, delay_ms=1000)
     payloads += encode_tasks("", [b"default"], [0], timestamp=0)
@@ -121,7 +120,7 @@ def test_a_segment_without_its_key_is_refused_and_nothing_is_written(
     path = spool(tmp_path / "queue", {0: PLAIN, 1: VECTORS["v2_cbor_aes"]})
     location, out, two = resolve(path), tmp_path / "out", SegmentVersion.TWO
     with pytest.raises(PathRefused, match=r"1\.seg: .*key"):
-        convert(location, Variant.THREE, out, key=key, report=lambda _: None)
+        convert(location, "taskflux-3", out, key=key, report=lambda _: None)
     with pytest.raises(PathRefused, match=r"1\.seg: .*key"):
         respool(location, two, out, key=key, report=lambda _: None)
     assert [found.name for found in tmp_path.iterdir()] == ["queue"]
@@ -130,7 +129,7 @@ def test_a_segment_without_its_key_is_refused_and_nothing_is_written(
 def test_generation_1_is_refused(tmp_path: Path) -> None:
     path = spool(tmp_path / "queue", {0: PLAIN})
     with pytest.raises(CannotConvert, match="taskflux-2 or taskflux-3"):
-        converted(path, tmp_path / "out", Variant.ONE)
+        converted(path, tmp_path / "out", "taskflux-1")
 
 
 @pytest.mark.parametrize(

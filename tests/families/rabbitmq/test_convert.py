@@ -23,7 +23,6 @@ from penstock.families.taskflux.replay import replay
 from penstock.families.taskflux.verify import verify
 from penstock.formats.rabbitmq.envelope import Envelope, decode_envelope
 from penstock.formats.rabbitmq.properties import json_of_properties
-from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 from support.node_process import start
 from support.rabbitmq_directories import (
@@ -37,7 +36,7 @@ from support.rabbitmq_directories import (
 )
 
 NEVER = Wanted(as_of_us=0)
-GENERATIONS = [Variant.TWO, Variant.THREE]
+GENERATIONS = ["taskflux-2", "taskflux-3"]
 
 Row = dict[str, Any]
 Tasks = dict[str, list[tuple[int, bytes]]]
@@ -45,7 +44,7 @@ Tasks = dict[str, list[tuple[int, bytes]]]
 
 
 def converted(
-    path: Path, out: Path, to: Variant = Variant.THREE, **selected: Any
+    path: Path, out: Path, to: str = "taskflux-3", **selected: Any
 ) -> tuple[Converted, list[Damage]]:
     met: list[Damage] = []
     selection = Selection(**{"wanted": NEVER} | selected)
@@ -99,7 +98,7 @@ def check_message(key: int, payload: bytes, known: Row) -> Envelope:
 @pytest.mark.parametrize("to", GENERATIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_directory_becomes_tasks_in_the_order_that_its_clients_know(
-    tmp_path: Path, name: str, to: Variant
+    tmp_path: Path, name: str, to: str
 ) -> None:
     source = unpacked(name, tmp_path / "broker")
     done, _ = converted(source, tmp_path / "out", to)
@@ -116,9 +115,7 @@ def test_a_real_directory_becomes_tasks_in_the_order_that_its_clients_know(
 
 
 @pytest.mark.parametrize("to", GENERATIONS)
-def test_a_node_serves_what_was_converted_highest_priority_first(
-    tmp_path: Path, to: Variant
-) -> None:
+def test_a_node_serves_what_was_converted_highest_priority_first(tmp_path: Path, to: str) -> None:
     source = unpacked("c4_props_ttl_priority_kill9", tmp_path / "broker")
     converted(source, tmp_path / "out", to)
     expected = by_queue("c4_props_ttl_priority_kill9")
@@ -291,7 +288,7 @@ def test_stores_have_no_queues_and_generation_1_is_not_written(tmp_path: Path) -
         with pytest.raises(PathRefused, match="does not say which messages"):
             converted(path, tmp_path / "out")
     with pytest.raises(CannotConvert, match="taskflux-2 or taskflux-3"):
-        converted(made.path, tmp_path / "out", Variant.ONE)
+        converted(made.path, tmp_path / "out", "taskflux-1")
     assert not (tmp_path / "out").exists()
 
 
@@ -308,7 +305,7 @@ def test_a_conversion_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None
 
     selection = Selection(wanted=NEVER)
     with pytest.raises(KeyboardInterrupt, match="missing"):
-        convert(resolve(made.path), Variant.THREE, tmp_path / "out", selection, report=report)
+        convert(resolve(made.path), "taskflux-3", tmp_path / "out", selection, report=report)
     assert [path.name for path in tmp_path.iterdir()] == ["broker"]
 
 

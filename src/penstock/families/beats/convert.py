@@ -11,18 +11,18 @@ from pathlib import Path
 
 from penstock.errors import InvalidValue
 from penstock.families.beats.damage import NOT_ENCODABLE, TOO_DEEP
-from penstock.families.beats.family import SegmentVersion
+from penstock.families.beats.family import TITLE, SegmentVersion
 from penstock.families.beats.ingest import Left, read_tasks, refusing_locked
 from penstock.families.beats.location import Location, Segment
 from penstock.families.beats.read import frame_damage, read_segment, refuse_state
 from penstock.families.beats.repair import Rewritten, rewrite
 from penstock.families.damage import Damage, Report
 from penstock.families.family import Progress, no_progress
-from penstock.families.taskflux.new_directory import new_task_log, whole_directory
+from penstock.families.penstock.task_log import new_task_log
+from penstock.families.taskflux.new_directory import whole_directory
 from penstock.formats.beats.event import Event, encode_event
 from penstock.formats.beats.frame import Frame
 from penstock.formats.beats.segment import NO_OPTIONS, Header, Options, PayloadFormat
-from penstock.formats.taskflux.variant import Variant
 from penstock.model import QueueName
 
 
@@ -39,7 +39,7 @@ class Converted:
 
 def convert(
     location: Location,
-    to: Variant,
+    to: str,
     out: Path,
     *,
     key: bytes | None,
@@ -53,7 +53,7 @@ def convert(
     """
     refuse_state(location)
     done = Converted()
-    with new_task_log(out, to, source=location.home, what="events of a spool") as log:
+    with new_task_log(out, to, source=location.home, what="events of a spool", title=TITLE) as log:
         for task in read_tasks(
             location, key=key, report=report, otherwise=queue, left=done.left, progress=progress
         ):

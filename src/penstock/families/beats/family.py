@@ -352,16 +352,15 @@ class BeatsFiles:
     ) -> Row:
         from penstock.families.beats.convert import convert
         from penstock.families.beats.read import Tally
-        from penstock.families.taskflux.family import variant_of, written
+        from penstock.families.penstock.task_log import written_as
 
-        variant = variant_of(to, TITLE)
         for name in ("serialization", "compress", "encrypt"):
             if name in values:
                 raise InvalidOption(name, f"it does not apply to {to}; omit it")
         damage = Tally()
         done = convert(
             self._location,
-            variant,
+            to,
             out,
             key=self._key,
             report=damage.add,
@@ -373,7 +372,7 @@ class BeatsFiles:
                 f"{done.terms_dropped} tasks had a delay or an expiry, which do not survive a conversion"
             )
         damage.judge(self.path, outcome)
-        row = written(variant, out, done.entries, None, done.queues, done.tasks)
+        row = written_as(to, out, done.entries, done.queues, done.tasks, TITLE)
         return row | {"left_too_large": done.left.too_large, "too_deep": damage.too_deep}
 
     def count_parts(self, values: Values) -> int:

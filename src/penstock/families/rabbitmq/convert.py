@@ -11,11 +11,11 @@ from pathlib import Path
 
 from penstock.families.damage import Report
 from penstock.families.family import Progress, no_progress
+from penstock.families.penstock.task_log import new_task_log
+from penstock.families.rabbitmq.family import TITLE
 from penstock.families.rabbitmq.ingest import plan, read_tasks
 from penstock.families.rabbitmq.location import Location, home
 from penstock.families.rabbitmq.read import Left, Selection
-from penstock.families.taskflux.new_directory import new_task_log
-from penstock.formats.taskflux.variant import Variant
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Converted:
 
 def convert(
     location: Location,
-    to: Variant,
+    to: str,
     out: Path,
     selection: Selection,
     *,
@@ -42,7 +42,9 @@ def convert(
     for damage in location.found_damage:
         report(damage)
     done = Converted()
-    with new_task_log(out, to, source=home(location), what="messages of RabbitMQ") as log:
+    with new_task_log(
+        out, to, source=home(location), what="messages of RabbitMQ", title=TITLE
+    ) as log:
         for target in targets:
             log.create(target.name)
         for name, tasks, left in read_tasks(targets, selection, report=report, progress=progress):

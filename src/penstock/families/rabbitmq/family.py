@@ -232,18 +232,15 @@ class RabbitMQFiles:
     def convert(
         self, to: str, out: Path, values: Values, outcome: Outcome, progress: Progress
     ) -> Row:
+        from penstock.families.penstock.task_log import written_as
         from penstock.families.rabbitmq.convert import convert
         from penstock.families.rabbitmq.read import selection_of
-        from penstock.families.taskflux.family import variant_of, written
 
-        variant = variant_of(to, TITLE)
         selection = selection_of(values, time.time_ns() // 1000)
         damage = _Damage()
-        done = convert(
-            self._location, variant, out, selection, report=damage.add, progress=progress
-        )
+        done = convert(self._location, to, out, selection, report=damage.add, progress=progress)
         self._judge(outcome, damage, done.left)
-        row = written(variant, out, done.entries, None, done.queues, done.tasks)
+        row = written_as(to, out, done.entries, done.queues, done.tasks, TITLE)
         left = {f"left_{name}": count for name, count in asdict(done.left).items()}
         return row | left | {"left_out": self._leave_out(outcome, selection)}
 

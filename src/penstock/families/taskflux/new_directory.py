@@ -283,14 +283,14 @@ class TaskLog:
 
 
 @contextmanager
-def new_task_log(out: Path, to: Variant, *, source: Path, what: str) -> Iterator[TaskLog]:
+def new_delta_log(out: Path, to: Variant, *, source: Path, what: str) -> Iterator[TaskLog]:
     """Write a new directory; it is complete when the block ends. ``what`` names the tasks of ``source`` in a refusal.
 
     Raises ``CannotConvert`` and ``PathRefused``.
     """
     if to.generation is Generation.ONE:
         raise CannotConvert(
-            f"{what} are not written as generation 1; choose taskflux-2 or taskflux-3"
+            f"{what} are not written as generation 1; choose penstock-4, taskflux-2 or taskflux-3"
         )
     with new_directory(out, to, source=source) as new:
         yield TaskLog(new)

@@ -149,21 +149,47 @@ def write_segments(
     names: Mapping[int, bytes] | None = None,
 ) -> Iterator[WrittenSegment]:
     """Yield the segments of a log whose records are bytes already, as ``write_log`` does. ``change``: what each says."""
-    segment: _Segment | None = None
-    known = dict(names or {})
+    writer = LogWriter(cluster_id=cluster_id, segment_size=segment_size, names=names)
     for record, change in records:
-        is_large = 4 * len(record) > segment_size
-        if segment is not None and (is_large or segment.size + len(record) > segment_size):
-            yield segment.sealed()
-            known, segment = segment.footer.names, None
-        if segment is None:
-            segment = _Segment(decode_header(record).index, cluster_id, known)
-        segment.append(record, change)
+        yield from writer.append(record, change)
+    yield from writer.finish()
+
+
+class LogWriter:
+    """Cuts a log into segments, record by record."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: bytes,
+        segment_size: int = SEGMENT_SIZE,
+        names: Mapping[int, bytes] | None = None,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._segment_size = segment_size
+        self._names = dict(names or {})
+        self._segment: _Segment | None = None
+
+    def append(self, record: bytes, change: Change) -> Iterator[WrittenSegment]:
+        """Add a record; yield the segments that are complete."""
+        is_large = 4 * len(record) > self._segment_size
+        segment = self._segment
+        if segment is not None and (is_large or segment.size + len(record) > self._segment_size):
+            yield self._sealed(segment)
+        if self._segment is None:
+            self._segment = _Segment(decode_header(record).index, self._cluster_id, self._names)
+        self._segment.append(record, change)
         if is_large:
-            yield segment.sealed()
-            known, segment = segment.footer.names, None
-    if segment is not None:
-        yield segment.open()
+            yield self._sealed(self._segment)
+
+    def finish(self) -> Iterator[WrittenSegment]:
+        """Yield the last segment, if it has records."""
+        if self._segment is not None:
+            yield self._segment.open()
+
+    def _sealed(self, segment: _Segment) -> WrittenSegment:
+        self._names, self._segment = segment.footer.names, None
+        return segment.sealed()
 
 
 def write_snapshot(
