@@ -47,6 +47,8 @@ class Source:
     commit: int | None = (
         None  # the last index known to be committed; None: every whole entry counts
     )
+    origin: int = 0  # the index of the first entry of a log from which nothing was removed
+    has_ids: bool = False  # whether every row of a task has its id, and moves name both queues
     by_value: bool = False  # whether removals name a value where no extension names an id
     is_decided: bool = False  # whether only a replay in order tells what its entries did
     by_array_heap: bool = False  # whether tasks left in the order of variants 1a and 1b of TaskFlux

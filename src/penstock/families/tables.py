@@ -54,6 +54,12 @@ class Op(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     DELIVER = "deliver"
+    RETURN = "return"
+    MOVE = "move"
+    SET = "set"
+    EMPTY = "empty"  # the first entry of a term
+    MEMBERS = "members"
+    ACCESS = "access"
     ENQUEUE = "enqueue"  # a request of generation 1, decided when it is replayed
     DEQUEUE = "dequeue"
     COUNT = "count"

@@ -50,7 +50,9 @@ def audit(spark: SparkSession, paths: Sequence[str]) -> Audit:
             )
     entries = spark.read.format("penstock").load([source.name for source in sources])
     starts = small_table(
-        spark, [(s.name, s.begin + 1) for s in sources], "source string, start long"
+        spark,
+        [(s.name, max(s.begin + 1, s.origin)) for s in sources],
+        "source string, start long",
     )
     commits = {source.name: source.commit for source in sources}
     whole = entries.where("kind = 'entry' and status = 'ok'").groupBy("source")
@@ -75,7 +77,7 @@ def compare(
 ) -> DataFrame:
     """Return where replicas differ. ``ends`` has for each of them the last index that counts."""
     table = small_table(spark, list(ends.items()), "source string, end long")
-    found = tables.divergence(entries, table)
+    found = tables.divergence(entries, table, has_ids=any(each.has_ids for each in sources))
     lowest = min(ends.values())
     hidden = [source.begin for source in sources if 0 <= source.begin <= lowest]
     if not hidden:
@@ -95,7 +97,7 @@ def _states(spark: SparkSession, sources: Sequence[Source], at: int) -> dict[str
     damaged = {row["source"] for row in rows.distinct().collect()}
     states = {}
     for source in sources:
-        has_beginning = source.begin >= 0 or source.log_first == 0
+        has_beginning = source.begin >= 0 or source.log_first <= source.origin
         if source.begin > at or source.name in damaged or not has_beginning:
             continue
         # What is not whole is a row of the damage; nothing can be said of the state behind it.
@@ -112,11 +114,11 @@ def state_of(spark: SparkSession, found: Moment) -> DataFrame:
     queues = small_table(
         spark,
         [
-            (source.name, "", str(Op.QUEUE), name, None, None, None, list(fields.items()))
+            (source.name, "", str(Op.QUEUE), name, None, None, None, list(fields.items()), None)
             for name, fields in _queue_records(spark, found, has_ids=has_ids).items()
         ],
         "source string, place string, op string, queue string, key long, task_id long,"
-        " payload binary, properties map<string,string>",
+        " payload binary, properties map<string,string>, event_time timestamp",
     )
     place: Column = F.col("task_id").cast("string")
     if not has_ids:
@@ -134,6 +136,7 @@ def state_of(spark: SparkSession, found: Moment) -> DataFrame:
         (F.col("task_id") if has_ids else nothing.cast("long")).alias("task_id"),
         "payload",
         (attempts if has_ids else nothing.cast("map<string,string>")).alias("properties"),
+        F.col("added_time").alias("event_time"),
     )
     return queues.unionByName(tasks)
 
@@ -144,6 +147,10 @@ Fields = dict[str, str]
 def _queue_records(spark: SparkSession, found: Moment, *, has_ids: bool) -> dict[str, Fields]:
     """Return for each queue of a moment all that it was created with: its policy and options, and with ``has_ids`` the last id that it gave out."""
     lives = found.lives.collect()
+    if found.source.has_ids:
+        return {
+            row["queue"]: (row["policy"] or {}) | {"last_id": str(row["last_id"])} for row in lives
+        }
     noted = _noted(spark, found)
     created = _created(spark, found)
     names = {str(row["number"]): row["queue"] for row in lives}

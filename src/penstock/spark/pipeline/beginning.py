@@ -11,6 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 from penstock.families.sources import Source
+from penstock.families.tables import Op
 from penstock.formats.taskflux import notes
 from penstock.model import NO_LIMITS, Implementation, KeyRange, Policy
 from penstock.spark.pipeline.histories import (
@@ -41,11 +42,12 @@ class Beginning(NamedTuple):
 
 
 def from_nothing(spark: SparkSession, sources: Sequence[Source]) -> Beginning:
-    """Return the state before the first entry: the default queue, which always exists."""
-    lives = [(source.name, "", -1, None, 0, 0, None) for source in sources]
+    """Return the state before the first entry: the default queue, which always exists where ids are counted."""
+    counted = [source.name for source in sources if not source.has_ids]
+    lives = [(name, "", -1, None, 0, 0, None, None) for name in counted]
     return Beginning(
         State(small_table(spark, [], OPEN_SCHEMA), small_table(spark, lives, LIVES_SCHEMA)),
-        small_table(spark, [(source.name, 1) for source in sources], NEXT_NUMBERS_SCHEMA),
+        small_table(spark, [(name, 1) for name in counted], NEXT_NUMBERS_SCHEMA),
     )
 
 
@@ -69,7 +71,10 @@ def _lives(heads: DataFrame, told: DataFrame) -> DataFrame:
         "queue",
         (F.row_number().over(in_file) - 1).cast("long").alias("place"),
         F.coalesce(F.col("properties")["last_id"].cast("long"), count).alias("stored_id"),
-        F.map_filter("properties", lambda name, _: ~name.isin("count", "last_id")).alias("policy"),
+        F.col("properties")["queue_id"].cast("long").alias("queue_id"),
+        F.map_filter(
+            "properties", lambda name, _: ~name.isin("count", "last_id", "queue_id", "principal_id")
+        ).alias("policy"),
     )
     noted = told.where("kind = 'queue'").select(
         "source", F.col("name").alias("queue"), "number", "last_id"
@@ -79,9 +84,10 @@ def _lives(heads: DataFrame, told: DataFrame) -> DataFrame:
         "queue",
         F.lit(-1).cast("long").alias("born"),
         F.lit(None).cast("long").alias("until"),
-        F.coalesce("number", "place").alias("number"),
+        F.coalesce("queue_id", "number", "place").alias("number"),
         F.greatest(F.coalesce("last_id", "stored_id"), "stored_id").alias("last_id"),
         "policy",
+        F.lit(None).cast("timestamp").alias("until_time"),
     )
 
 
@@ -94,8 +100,12 @@ def _next_numbers(lives: DataFrame, told: DataFrame) -> DataFrame:
 
 def _open(tasks: DataFrame, lives: DataFrame, told: DataFrame) -> DataFrame:
     """Return a snapshot's tasks; where it stores no ids, those that our notes give them, or their places."""
-    numbered = tasks.join(
+    numbered = tasks.where(F.col("op") == Op.TASK).join(
         F.broadcast(lives.select("source", "queue", "number")), ["source", "queue"]
+    )
+    is_started = (F.col("op") == Op.DELIVER) & (F.col("properties")["reason"] == "started")
+    marked = tasks.where(is_started).select(
+        "source", "queue", "task_id", F.lit(True).alias("is_started")
     )
     ids = told.where("kind = 'ids'").select("source", "number", "offset", F.posexplode("ids"))
     in_order = Window.partitionBy("source", "number").orderBy("offset", "pos")
@@ -118,7 +128,11 @@ def _open(tasks: DataFrame, lives: DataFrame, told: DataFrame) -> DataFrame:
         numbered.join(named, ["source", "number", "task_id"], "left")
         .withColumn("task_id", F.coalesce("named_id", "task_id"))
         .join(failed, ["source", "number", "task_id"], "left")
+        .join(marked, ["source", "queue", "task_id"], "left")
     )
+    said = F.col("properties")
+    # A task that was moved waits in its queue since then.
+    hop = F.timestamp_millis(F.get_json_object(said["origin"], "$.time_ms").cast("long"))
     return with_ids.select(
         "source",
         "queue",
@@ -127,8 +141,13 @@ def _open(tasks: DataFrame, lives: DataFrame, told: DataFrame) -> DataFrame:
         "key",
         "payload",
         F.length("payload").cast("long").alias("size"),
-        F.lit(None).cast("long").alias("added_index"),
-        F.coalesce("noted", F.lit(0)).cast("long").alias("failed"),
+        F.when(hop.isNull(), said["entry"].cast("long")).alias("added_index"),
+        F.coalesce("noted", said["attempts"].cast("long"), F.lit(0)).cast("long").alias("failed"),
+        F.coalesce(hop, "event_time").alias("added_time"),
+        said["born_queue_id"].cast("long").alias("first_queue_id"),
+        said["born_id"].cast("long").alias("first_id"),
+        said["expires"].try_cast("timestamp").alias("expires"),
+        F.coalesce("is_started", F.lit(False)).alias("is_started"),
     )
 
 
@@ -177,10 +196,15 @@ def policy_of(fields: Mapping[str, str] | None) -> Policy:
     """Return the policy that a queue's properties spell."""
     if not fields:
         return NO_LIMITS
+    if "policy" in fields:  # generation 4 has it as one object
+        told: dict[str, object] = json.loads(fields["policy"])
+        fields = {
+            name: each if isinstance(each, str) else json.dumps(each) for name, each in told.items()
+        }
     keys = json.loads(fields["keys"]) if "keys" in fields else None
     return Policy(
         implementation=Implementation[fields.get("implementation", "heap").upper()],
         size_max=int(fields["size_max"]) if "size_max" in fields else None,
         payload_size_max=int(fields["payload_size_max"]) if "payload_size_max" in fields else None,
-        keys=None if keys is None else KeyRange(lowest=keys[0], highest=keys[1]),
+        keys=None if keys is None else KeyRange(lowest=int(keys[0]), highest=int(keys[1])),
     )

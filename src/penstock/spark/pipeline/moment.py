@@ -73,25 +73,26 @@ def moment(
         raise OutOfRange(
             f"entry {wanted} is beyond the log, which ends at entry {index}; ask for --at {index}"
         )
-    stored = read.load(_STORED, ops=(Op.QUEUE, Op.TASK)) if source.begin >= 0 else None
+    stored = read.snapshot(source) if source.begin >= 0 else None
     beginning = from_nothing(spark, [source]) if stored is None else from_snapshots(stored)
     changes: Changes = _ChangesOf(read, source, index)
     payloads = read.load(_ADDED, ops=(Op.ADD,), last=index)
+    payloads = payloads.where(F.col("log_index") > source.begin)
     if source.is_decided:
         entries = read.load((*_STORED, "log_index", "status"))
         payloads = decide(entries, [source]).where(F.col("log_index") <= index)
         changes = TableOfChanges(payloads)
     state = beginning.state
-    lives = fix_lives(spark, lives_of(state.lives, changes, beginning.next_numbers))
-    by_value = [source.name] if source.by_value else []
-    histories = advance(state, changes, lives, by_value=by_value)
+    sources = [source]
+    lives = fix_lives(spark, lives_of(state.lives, changes, beginning.next_numbers, sources))
+    histories = advance(state, changes, lives, sources)
     waiting = histories.where("ended_index is null")
     return Moment(
         source=source,
         index=index,
         term=term,
-        tasks=with_payloads(waiting, payloads, state.open),
-        lives=with_last_ids(lives, histories).where("until is null"),
+        tasks=with_payloads(waiting, payloads, state.open, lives, sources),
+        lives=with_last_ids(lives, histories, changes, sources).where("until is null"),
     )
 
 
@@ -116,8 +117,10 @@ def _without_log(spark: SparkSession, source: Source, at: At | None, values: Val
 
 
 _PLACES: Final = ("kind", "status", "log_index", "term", "path", "offset")
-_STORED: Final = ("source", "kind", "offset", "op", "queue", "key", "task_id", "payload", "properties")  # fmt: skip
-_ADDED: Final = ("source", "log_index", "payload")
+_STORED: Final = (
+    "source", "kind", "offset", "op", "queue", "key", "task_id", "payload", "properties", "event_time",
+)  # fmt: skip
+_ADDED: Final = ("source", "log_index", "queue", "task_id", "payload")
 _NEEDED: Final = {
     "add": ("source", "log_index", "queue", "key"),
     "remove": ("source", "log_index", "queue", "task_id"),
@@ -130,6 +133,18 @@ _NEEDED: Final = {
 
 _VALUE: Final = {"add": ("payload",), "remove": ("key", "payload")}
 """What it needs more where removals go by value."""
+
+_NUMBERED: Final = (
+    "source",
+    "log_index",
+    "op",
+    "queue",
+    "key",
+    "task_id",
+    "properties",
+    "event_time",
+)
+"""What changes need that name every task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +171,14 @@ class _Read:
             reader = reader.option("endingIndex", max(0, last))
         return reader.load(self.path)
 
+    def snapshot(self, source: Source) -> DataFrame:
+        """Return the queues and tasks of the snapshot that a source begins with."""
+        if not source.has_ids:
+            return self.load(_STORED, ops=(Op.QUEUE, Op.TASK))
+        ops = (Op.QUEUE, Op.TASK, Op.DELIVER)
+        rows = self.load(_STORED, ops=ops, first=source.begin, last=source.begin)
+        return rows.where("kind in ('queue', 'task')")
+
 
 @dataclass(frozen=True, slots=True)
 class _ChangesOf:
@@ -166,7 +189,7 @@ class _ChangesOf:
     index: int
 
     def of(self, *ops: str) -> DataFrame:
-        columns = list(_NEEDED[ops[0]])
+        columns = list(_NUMBERED if self.source.has_ids else _NEEDED[ops[0]])
         if self.source.by_value:
             columns += _VALUE.get(ops[0], ())
         if self.index <= self.source.begin:

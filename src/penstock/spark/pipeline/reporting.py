@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who reads Spark code knows it
 
 import penstock
@@ -91,7 +92,10 @@ def _tables(read: Callable[[str], DataFrame]) -> dict[str, pa.Table]:
     throughput = _summed(read("throughput").join(F.broadcast(busiest), ["source", "queue"]))
     named = {"ended_index": "removed_index", "born": "incarnation", "ended_time": "removed_time"}
     lives = lives.withColumnsRenamed(named)
-    slowest = lives.where("waited is not null").orderBy(F.desc("waited")).limit(ROWS_MAX)
+    # Of each source: one that has times does not hide another that counts entries.
+    longest = Window.partitionBy("source").orderBy(F.desc_nulls_last("seconds"), F.desc("waited"))
+    ranked = lives.where("waited is not null").withColumn("place", F.row_number().over(longest))
+    slowest = ranked.where(F.col("place") <= ROWS_MAX).drop("place")
     oldest = (
         lives.where("removed_index is null")
         .orderBy(F.asc_nulls_first("added_index"))

@@ -387,8 +387,7 @@ class _Work:
         stored = [source.name for source in fresh if source.begin >= 0]
         beginnings = [from_nothing(self._spark, empty)]
         if stored:
-            is_theirs = F.col("source").isin(*stored) & (F.col("part") == REST)
-            beginnings.append(from_snapshots(self._kept("entries").where(is_theirs)))
+            beginnings.append(from_snapshots(self._stored(stored)))
         old_open, old_lives = self._old("tasks"), self._old("lives", LIVES_SCHEMA)
         if old_lives is not None:
             if old_open is None:
@@ -407,20 +406,27 @@ class _Work:
         next_numbers = reduce(lambda a, b: a.unionByName(b), [b.next_numbers for b in beginnings])
         return Beginning(state, next_numbers)
 
+    def _stored(self, names: Sequence[str]) -> DataFrame:
+        """Return what the snapshots hold that some sources begin with; a directory may have others beside."""
+        rows = self._kept("entries").where(F.col("source").isin(*names) & (F.col("part") == REST))
+        numbered = [source.name for source in self._sources if source.has_ids]
+        if not numbered:
+            return rows
+        begun = rows.join(F.broadcast(self._bounds.select("source", "begin")), "source")
+        is_beginning = ~F.col("source").isin(*numbered) | (F.col("log_index") == F.col("begin"))
+        return begun.where(is_beginning & (F.col("kind") != "entry")).drop("begin")
+
     def advance(self) -> None:
         """Work out what became of every task."""
         self._say("working out what became of every task")
         beginning = self._begin()
         changes = TableOfChanges(self._only_new(self._kept("changes").select(*CHANGES)))
-        lives = fix_lives(
-            self._spark, lives_of(beginning.state.lives, changes, beginning.next_numbers)
-        )
-        by_value = [source.name for source in self._sources if source.by_value]
-        histories = self._stage(
-            advance(beginning.state, changes, lives, by_value=by_value), "histories"
-        )
+        sources = self._sources
+        found = lives_of(beginning.state.lives, changes, beginning.next_numbers, sources)
+        lives = fix_lives(self._spark, found)
+        histories = self._stage(advance(beginning.state, changes, lives, sources), "histories")
         self._histories = histories
-        known_lives = with_last_ids(lives, histories)
+        known_lives = with_last_ids(lives, histories, changes, sources)
         old = self._old("lives", LIVES_SCHEMA)
         if old is not None:
             known_lives = known_lives.unionByName(old.where("until is not null"))
@@ -442,7 +448,8 @@ class _Work:
         cycles = self._by(cycles).withColumn("state", state)
         self._write(cycles, "lifecycles", BY_SOURCE, "state", BY_QUEUE)
         waiting = histories.where("ended_index is null")
-        tasks = with_payloads(waiting, changes.of("add"), beginning.state.open)
+        added = changes.of("add")
+        tasks = with_payloads(waiting, added, beginning.state.open, lives, sources)
         if self._unlogged:
             values = [unlogged.values_at(source, self._as_of_us) for source in self._unlogged]
             theirs = unlogged.tasks_of(self._spark, self._unlogged, values)
@@ -473,16 +480,27 @@ class _Work:
         """Count what came and went: counts of what is new, added to those before."""
         self._say("counting")
         bounds = self._bounds.select("source", "known")
-        lives = tables.lifecycles(self._histories).join(F.broadcast(bounds), "source")
+        lives = self._histories.join(F.broadcast(bounds), "source")
         is_continued = F.col("source").isin(*self.known) if self.known else F.lit(False)
         # What waited when the last run ended is counted there already.
-        is_new = ~is_continued | (F.col("added_index") > F.col("known"))
-        came = lives.where(is_new).withColumn("ended_index", F.lit(None).cast("long"))
+        is_added = F.col("added_index") > F.col("known")
+        # A snapshot may say when a task was added that the log does not have any more.
+        came = (
+            lives.where(~is_continued | is_added)
+            .withColumn("added_index", F.when(is_added, F.col("added_index")))
+            .withColumn("key", F.col("added_key"))
+            .withColumn("ended_index", F.lit(None).cast("long"))
+        )
         went = lives.where("ended_index is not null")
         gone = went.withColumn("added_index", F.lit(None).cast("long"))
         both = came.unionByName(gone)
-        throughput = self._add("throughput", tables.throughput(both), tables.STRETCH)
-        self._write(self._by(tables.depth(throughput, self._kept("base"))), "depth", *_QUEUES)
+        times = self._times()
+        throughput = self._add(
+            "throughput", tables.throughput(both), tables.STRETCH,
+            beside=lambda counts: tables.with_seconds(counts, times),
+        )  # fmt: skip
+        depth = tables.depth(throughput, self._kept("base"), times)
+        self._write(self._by(depth), "depth", *_QUEUES)
         waiting = lives.where("ended_index is null")
         keys, sizes = None, None
         if self._unlogged:
@@ -492,6 +510,15 @@ class _Work:
         waits = tables.waiting(waiting)
         self._add("keys", tables.keys(both), ("source", "queue", "key"), now=waits, also=keys)
         self._add("sizes", tables.sizes(came), ("source", "queue", "size_low"), also=sizes)
+
+    def _times(self) -> DataFrame:
+        """Keep when each bucket of entries was written."""
+        entries = self._only_new(self._kept("entries").where(F.col("part") == LOG))
+        times, old = tables.times(entries), self._old("times")
+        if old is not None:
+            times = tables.merged_times(times.unionByName(old.select(times.columns)))
+        self._write(times, "times")
+        return self._kept("times")
 
     def _of_unlogged(self, name: str) -> DataFrame:
         """Return what a table of this run has of sources without a log."""
@@ -505,10 +532,11 @@ class _Work:
         *,
         now: DataFrame | None = None,
         also: DataFrame | None = None,
+        beside: Callable[[DataFrame], DataFrame] = lambda counts: counts,
     ) -> DataFrame:
         """Add counts to those of the run before, put beside them what counts now, and keep them.
 
-        ``also`` are counts of sources that every run reads anew.
+        ``also`` are counts of sources that every run reads anew; ``beside`` adds columns that are no counts.
         """
         old = self._old(name)
         if old is not None:
@@ -517,7 +545,7 @@ class _Work:
             counts = _outer(counts, now, list(by))
         if also is not None:
             counts = counts.unionByName(also)
-        self._write(self._by(counts), name, *_QUEUES)
+        self._write(self._by(beside(counts)), name, *_QUEUES)
         return self._kept(name).drop(*_QUEUES)
 
     def judge(self, *, replicas: bool) -> None:
@@ -533,7 +561,8 @@ class _Work:
             damage = damage.unionByName(unlogged.missing(records, tasks, self._as_of_us))
         self._write(damage, "damage")
         starts = self._small(
-            [(s.name, s.begin + 1) for s in self._sources], "source string, start long"
+            [(s.name, max(s.begin + 1, s.origin)) for s in self._sources],
+            "source string, start long",
         )
         current = self._small(
             [(s.name, file.shown) for s in self._sources for file in s.files],

@@ -20,7 +20,8 @@ BUCKET: Final = 1024
 
 
 def lifecycles(histories: DataFrame) -> DataFrame:
-    """Return from when to when each task waited, and how often it was delivered."""
+    """Return from when to when each task waited, in entries and in seconds, and how often it was delivered."""
+    is_acked = (F.col("end") == "removed") & F.coalesce(F.col("reason") == "acked", F.lit(True))
     return histories.select(
         "source",
         "queue",
@@ -31,16 +32,43 @@ def lifecycles(histories: DataFrame) -> DataFrame:
         "added_index",
         "ended_index",
         "end",
+        "reason",
         (F.col("ended_index") - F.col("added_index")).alias("waited"),
+        _seconds("added_time", "ended_time").alias("seconds"),
         # The delivery that ended it left no entry of its own.
-        (F.col("failed") + F.when(F.col("end") == "removed", 1).otherwise(0)).alias("deliveries"),
-        F.lit(None).cast("timestamp").alias("added_time"),
-        F.lit(None).cast("timestamp").alias("ended_time"),
+        (F.col("failed") + F.when(is_acked, 1).otherwise(0)).alias("deliveries"),
+        "added_time",
+        "ended_time",
+        "first_queue_id",
+        "first_id",
     )
+
+
+def _seconds(since: str, until: str) -> Column:
+    """Return the seconds between two times, to the millisecond that logs keep; null if one is unknown."""
+    return (F.unix_millis(until) - F.unix_millis(since)) / F.lit(1000.0)
 
 
 STRETCH: Final = ("source", "queue", "bucket", "first_index", "last_index")
 """What a row of ``throughput`` is about."""
+
+
+TIMES: Final = ("source", "bucket")
+
+
+def times(entries: DataFrame) -> DataFrame:
+    """Return when the first and the last entry of each bucket were written, where the files have times."""
+    timed = entries.where("kind = 'entry' and event_time is not null")
+    return timed.groupBy("source", F.floor(F.col("log_index") / BUCKET).alias("bucket")).agg(
+        F.min("event_time").alias("first_time"), F.max("event_time").alias("last_time")
+    )
+
+
+def merged_times(times: DataFrame) -> DataFrame:
+    """Return the times of buckets that two runs read in part."""
+    return times.groupBy(*TIMES).agg(
+        F.min("first_time").alias("first_time"), F.max("last_time").alias("last_time")
+    )
 
 
 def throughput(lives: DataFrame) -> DataFrame:
@@ -71,8 +99,17 @@ def throughput(lives: DataFrame) -> DataFrame:
         "adds",
         "removes",
         "bytes_added",
-        F.lit(None).cast("double").alias("seconds"),
     )
+
+
+def with_seconds(throughput: DataFrame, times: DataFrame) -> DataFrame:
+    """Return throughput with how long each bucket lasted: from the end of the one before it to its own."""
+    in_order = Window.partitionBy("source").orderBy("bucket")
+    began = F.coalesce(F.lag("last_time").over(in_order), "first_time")
+    lasted = times.withColumn("began", began).select(
+        *TIMES, _seconds("began", "last_time").alias("seconds")
+    )
+    return throughput.join(lasted, list(TIMES), "left")
 
 
 def add_up(counts: DataFrame, *by: str) -> DataFrame:
@@ -81,20 +118,21 @@ def add_up(counts: DataFrame, *by: str) -> DataFrame:
     return counts.groupBy(*by).agg(*[F.sum(name).alias(name) for name in sums])
 
 
-def depth(throughput: DataFrame, base: DataFrame) -> DataFrame:
+def depth(throughput: DataFrame, base: DataFrame, times: DataFrame) -> DataFrame:
     """Return how many tasks each queue held at the end of each bucket.
 
     ``base`` has, for each source and queue, how many it held at the beginning (``held``).
     """
     so_far = Window.partitionBy("source", "queue").orderBy("bucket")
     joined = throughput.join(F.broadcast(base), ["source", "queue"], "left")
+    joined = joined.join(times.select(*TIMES, "last_time"), list(TIMES), "left")
     held = F.coalesce("held", F.lit(0)) + F.sum(F.col("adds") - F.col("removes")).over(so_far)
     return joined.select(
         "source",
         "queue",
         "bucket",
         F.col("last_index").alias("log_index"),
-        F.lit(None).cast("timestamp").alias("event_time"),
+        F.col("last_time").alias("event_time"),
         F.col("adds").alias("added"),
         F.col("removes").alias("removed"),
         held.alias("depth"),
@@ -208,22 +246,24 @@ def gaps(spans: DataFrame, starts: DataFrame) -> DataFrame:
     )
 
 
-CONTENT: Final = ("op", "queue", "key", "task_id", "payload", "properties")
+CONTENT: Final = ("op", "queue", "key", "task_id", "payload", "properties", "event_time")
 """The whole of a record: no bit of an entry changes without one of these (tests/spark/test_whole_records.py)."""
 
 
-def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
+def divergence(entries: DataFrame, ends: DataFrame, *, has_ids: bool = False) -> DataFrame:
     """Return entries in which a replica of a log differs from most others, up to the lowest index that all have committed.
 
-    ``entries`` are of those replicas alone; ``ends`` has for each source the last index that counts (``end``).
+    ``entries`` are of those replicas alone; ``ends`` has for each source the last index that counts (``end``). With
+    ``has_ids`` an entry has a row for each task.
     """
     lowest = ends.agg(F.min("end").alias("lowest"))
     whole = entries.where("kind = 'entry' and status = 'ok' and log_index is not null")
-    records = (
+    rows = (
         whole.crossJoin(F.broadcast(lowest))
         .where("log_index <= lowest")
         .select("log_index", "source", "term", *CONTENT, _checksum().alias("checksum"))
     )
+    records = _joined(rows) if has_ids else rows
     differing = (
         records.groupBy("log_index")
         .agg(
@@ -236,6 +276,17 @@ def divergence(entries: DataFrame, ends: DataFrame) -> DataFrame:
         .select("log_index")
     )
     return _minority(records.join(F.broadcast(differing), "log_index"))
+
+
+def _joined(rows: DataFrame) -> DataFrame:
+    """Return one row for each entry: the content of its first row, and a checksum over all of them."""
+    place = F.struct(F.col("properties")["envelope"].cast("long"), "task_id")
+    counted = F.xxhash64(F.bit_xor("checksum"), F.count("*"))
+    return (
+        rows.groupBy("log_index", "source", "term")
+        .agg(F.min_by(F.struct(*CONTENT), place).alias("content"), counted.alias("checksum"))
+        .select("log_index", "source", "term", "content.*", "checksum")
+    )
 
 
 def state_divergence(states: DataFrame, sources: Sequence[str], at: int) -> DataFrame:

@@ -62,7 +62,7 @@ def lives_of(
 ) -> DataFrame:
     """Return the queues that are there, or those of one vhost; ``rows`` tell those that their source does not list."""
     listed = [
-        (source.name, queue.name, -1, None, number, 0, None)
+        (source.name, queue.name, -1, None, number, 0, None, None)
         for source in sources
         for number, queue in enumerate(source.queues or ())
         if vhost in (None, queue.vhost)
@@ -74,14 +74,14 @@ def lives_of(
     told = [] if found is None else sorted(found.distinct().collect())
     numbers: Counter[str] = Counter()
     for source, queue in told:
-        listed.append((source, queue, -1, None, numbers[source], 0, None))
+        listed.append((source, queue, -1, None, numbers[source], 0, None, None))
         numbers[source] += 1
     return small_table(spark, listed, LIVES_SCHEMA)
 
 
 def tasks_of(spark: SparkSession, sources: Sequence[Source], values: Sequence[Values]) -> DataFrame:
     """Return the tasks of some sources, as those are that wait in a history; each source has its own options."""
-    columns = "source,queue,key,task_id,log_index,payload"
+    columns = "source,queue,key,task_id,log_index,payload,event_time"
     tasks = [small_table(spark, [], OPEN_SCHEMA)]
     names: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for source, own in zip(sources, values, strict=True):
@@ -106,6 +106,11 @@ def _as_open(found: DataFrame) -> DataFrame:
         F.length("payload").cast("long").alias("size"),
         F.col("log_index").alias("added_index"),
         F.lit(0).cast("long").alias("failed"),
+        F.col("event_time").alias("added_time"),
+        F.lit(None).cast("long").alias("first_queue_id"),
+        F.lit(None).cast("long").alias("first_id"),
+        F.lit(None).cast("timestamp").alias("expires"),
+        F.lit(False).alias("is_started"),
     )
 
 

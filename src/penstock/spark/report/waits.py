@@ -63,7 +63,10 @@ def wait_tables(
 def _slowest(rows: Rows) -> list[dict[str, Any]]:
     """Return the rows that waited longest. One slow queue does not hide all others."""
     codes, _ = rows.codes("queue")
-    order = np.argsort(-np.nan_to_num(rows.numbers("waited"), nan=-np.inf), kind="stable")
+    waited = rows.numbers("removed_time") - rows.numbers("added_time")
+    if not np.isfinite(waited).any():  # the files hold no times, or nothing was removed
+        waited = rows.numbers("waited")
+    order = np.argsort(-np.nan_to_num(waited, nan=-np.inf), kind="stable")
     taken: Counter[int] = Counter()
     chosen: list[int] = []
     for row in order.tolist():
