@@ -137,7 +137,11 @@ def properties(found: Sequence[Property], count: int) -> pa.Array:
     if not found:
         return same(None, count, kind)
     rows = np.concatenate([one.rows for one in found])
-    order = np.argsort(rows, kind="stable")
+    every = np.arange(count)
+    if all(np.array_equal(one.rows, every) for one in found):  # as in most logs
+        order = np.arange(len(rows)).reshape(len(found), count).T.ravel()
+    else:
+        order = np.argsort(rows, kind="stable")
     names = np.repeat(np.arange(len(found), dtype=np.int32), [len(one.rows) for one in found])
     keys = pa.DictionaryArray.from_arrays(names[order], [one.name for one in found])
     values = pa.concat_arrays([one.values for one in found]).take(pa.array(order))

@@ -67,12 +67,15 @@ class LogFollower:
     A log tells only what is durable, and an entry whose term is not the one it was is refused.
     """
 
-    def __init__(self, tail: LogTail, options: ReadOptions) -> None:
+    def __init__(self, tail: LogTail, options: ReadOptions, *, origin: int = 0) -> None:
+        """Follow ``tail``, whose first entry ever has the index ``origin``."""
         self._tail = tail
         self._options = options
+        self._origin = origin
 
     def beginning(self) -> Offset:
-        return {"index": (self._options.filters.first or 0) - 1, "term": _ANY_TERM}
+        first = max(self._options.filters.first or 0, self._origin)
+        return {"index": first - 1, "term": _ANY_TERM}
 
     def end(self) -> Offset:
         return {"index": self._tail.look()[1]}

@@ -175,8 +175,13 @@ def damage_rows(
     damage: Damage,
     options: ReadOptions,
     columns: Sequence[str],
+    *,
+    log_index: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``."""
+    """Yield a row about what cannot be read, unless it is to be left out. Raises ``CorruptData``.
+
+    ``log_index`` is that of the entry that should be there, of a log whose reader knows it.
+    """
     import pyarrow as pa
 
     if options.mode is Mode.FAILFAST and damage.is_lost:
@@ -192,6 +197,7 @@ def damage_rows(
         "path": shown,
         "offset": damage.offset,
         "size": damage.size,
+        "log_index": log_index,
         "payload": damage.data or None,
         "status": damage.status,
         "reason": damage.reason,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import PathRefused
 from penstock.families.damage import is_damage
 from penstock.families.family import (
     Files,
@@ -83,8 +82,9 @@ class Penstock:
     def read(
         self, split: Split, options: ReadOptions, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        del options, columns
-        raise refuse_tables(Path(split.source))
+        from penstock.families.penstock.tables.read import read_split
+
+        return read_split(split, options, columns)
 
 
 class PenstockFiles:
@@ -105,8 +105,9 @@ class PenstockFiles:
         return self._target.size
 
     def describe(self, *, uncommitted: bool) -> Source:
-        del uncommitted
-        raise refuse_tables(self.path)
+        from penstock.families.penstock.tables.description import describe
+
+        return describe(str(self.path), self._target, uncommitted=uncommitted)
 
     def index_at(self, at: At) -> int:
         from penstock.families.penstock.read import survey
@@ -196,19 +197,15 @@ class PenstockFiles:
         return ingest(self._target, values, outcome, producer=producer, progress=progress)
 
     def plan(self, options: ReadOptions) -> list[Split]:
-        del options
-        raise refuse_tables(self.path)
+        from penstock.families.penstock.tables.plan import plan_source
+
+        return plan_source(str(self.path), self._target, options)
 
     def follow(self, options: ReadOptions) -> Follower:
-        del options
-        raise refuse_tables(self.path)
+        from penstock.families.follow import LogFollower
+        from penstock.families.penstock.tables.growth import GrowingLog
 
-
-def refuse_tables(path: Path) -> PathRefused:
-    """Return the refusal of a read of tables."""
-    return PathRefused(
-        f"{path}: tables do not read generation 4; use 'penstock tasks' or 'penstock dump'"
-    )
+        return LogFollower(GrowingLog(self.path), options, origin=1)
 
 
 FAMILY: Final = Penstock()

@@ -85,6 +85,14 @@ def scan(history: History, *, behind: int = 0) -> Iterator[Found]:
     return _Scan(history).run(behind)
 
 
+def scan_segment(history: History, file: StoredFile, chain: Chain | None) -> Iterator[Found]:
+    """Yield what one segment of a target holds; ``chain`` is what its first entry must continue, if that is known."""
+    one = _Scan(history)
+    if chain is not None:
+        one.chain, one.next_index = chain, chain.index + 1
+    return one.run_one(file)
+
+
 class _Scan:
     def __init__(self, history: History) -> None:
         self.history = history
@@ -95,23 +103,31 @@ class _Scan:
         self.data = b""
 
     def run(self, behind: int) -> Iterator[Found]:
-        segments = self.history.target.segments
-        for place, file in enumerate(segments):
-            following = segments[place + 1].number if place + 1 < len(segments) else None
+        for file in self.history.target.segments:
+            following = self._following(file)
             if following is not None and following <= behind + 1:
                 self.history.progress(file.size)
                 continue
-            try:
-                self.data = load(file, self.history.progress)
-            except BadData as error:
-                yield bad_file(file.path, error, "bad-segment", Severity.LOST, "log")
-                self.chain = None
-                continue
-            except (OSError, PathRefused) as error:
-                yield unreadable(file.path, error)
-                self.chain = None
-                continue
-            yield from self._segment(file, following, is_last=place + 1 == len(segments))
+            yield from self.run_one(file)
+
+    def _following(self, file: StoredFile) -> int | None:
+        """Return the first index of the segment behind one."""
+        segments = self.history.target.segments
+        place = segments.index(file)
+        return segments[place + 1].number if place + 1 < len(segments) else None
+
+    def run_one(self, file: StoredFile) -> Iterator[Found]:
+        try:
+            self.data = load(file, self.history.progress)
+        except BadData as error:
+            yield bad_file(file.path, error, "bad-segment", Severity.LOST, "log")
+            self.chain = None
+        except (OSError, PathRefused) as error:
+            yield unreadable(file.path, error)
+            self.chain = None
+        else:
+            is_last = file is self.history.target.segments[-1]
+            yield from self._segment(file, self._following(file), is_last=is_last)
 
     # One segment.
 
