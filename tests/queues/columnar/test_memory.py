@@ -13,6 +13,7 @@ import pytest
 
 from penstock.formats.records.changes import DeleteQueue, RemoveTasks
 from penstock.formats.records.ids import RemoveReason
+from penstock.queues.columnar.order import Order
 from support.state_examples import Example
 from support.states import ids_in_order, tidied
 
@@ -78,7 +79,7 @@ def test_memory_follows_the_live_tasks(order: str, keys: str, batch: int) -> Non
         assert queue.count == queue.size == queue.key_count == 0
 
 
-def test_a_million_lone_tasks_of_one_key_are_one_run() -> None:
+def test_lone_tasks_of_one_key_are_one_run() -> None:
     example = Example()
     for _ in range(3000):
         example.add(1)
@@ -114,3 +115,18 @@ def test_a_purge_of_a_large_queue_frees_its_pages() -> None:
         assert example.state.queues[1].count == example.state.queues[1].size == 0
         tidied(example.state)
         assert allocated() < full / 10
+
+
+def test_a_further_distinct_key_costs_at_most_200_bytes() -> None:
+    count = 20_000
+    keys = random.Random(7).sample(range(-(2**61), 2**61), count)
+    with traced() as allocated:
+        order = Order()
+        for number, key in enumerate(keys):
+            order.append(key, range(2 * number, 2 * number + 1))
+        one_run = allocated()
+        for number, key in enumerate(keys):  # a second run for each, apart from the first
+            order.append(key, range(2 * (count + number), 2 * (count + number) + 1))
+        assert order.key_count == count
+        assert one_run < 100 * count
+        assert allocated() < 200 * count
