@@ -28,6 +28,9 @@ print(done.returncode, used, done.stderr.decode().count("Traceback"))
 ONE = "one/consensus/raft.log"
 TWO = "two/consensus/log.raft"
 THREE = f"three/data/log/{segment_name(0)}"
+FOUR = "four/log/00000000000000000001.log"
+GOLDEN_4 = Path(__file__).parent.parent / "golden" / "penstock" / "node" / "log"
+LOG_4 = (GOLDEN_4 / "00000000000000000001.log").read_bytes()
 
 
 def sparse(path: Path, data: bytes) -> None:
@@ -57,6 +60,12 @@ def sparse(path: Path, data: bytes) -> None:
         (TWO, flipped(LOG_2, 8 * 130), ["repair", "--out", "out"], 1),
         # A length of 2 GiB that the file could hold.
         (THREE, overwritten(LOG_3, 24, b"\x7f\xff\xff\xff"), ["verify"], 1),
+        # Small files are missing beside it: that is reported.
+        (FOUR, LOG_4, ["verify"], 1),
+        (FOUR, LOG_4, ["tasks"], 0),
+        (FOUR, LOG_4, ["repair", "--out", "out"], 0),
+        (FOUR, flipped(LOG_4, 8 * 140), ["repair", "--out", "out"], 1),
+        (FOUR, overwritten(LOG_4, 72, b"\xff\xff\xff\x01"), ["verify"], 1),
         (ONE, overwritten(LOG_1, 12, b"\x7f\xff\xff\xff"), ["verify"], 1),
         (ONE, overwritten(LOG_1, 12, b"\x7f\xff\xff\xff"), ["tasks"], 1),
     ],
