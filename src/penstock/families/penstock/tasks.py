@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 
 from penstock.families.family import Row, encode_payload
-from penstock.families.payloads import JSON_STARTS, json_of, payload_fields, texts_of
+from penstock.families.payloads import JSON_STARTS, json_of, texts_of
 from penstock.families.penstock.rows import headers_as_json, iso, origin_as_json
 from penstock.queues.columnar.chunk import Chunk
+from penstock.queues.columnar.columns import Places
 from penstock.queues.columnar.queue import Queue
+from penstock.queues.columnar.sources import Sources
 from penstock.queues.columnar.state import State
 from penstock.queues.columnar.task import Task, task_at
 
@@ -28,41 +31,60 @@ def _queue_rows(
 ) -> Iterator[Row]:
     name = names[queue.id]
     for key, chunk, places in queue.in_order():
-        if chunk.details is None:
-            yield from _plain_rows(name, key, chunk, places, principals)
-        else:
-            for place in places:
-                task = task_at(chunk, place)
-                row: Row = {"queue": name, "key": key} | payload_fields(task.payload)
-                row["id"] = task.id
-                yield row | _details(task, names, principals)
+        payloads = _payloads(chunk, places)
+        columns = zip(
+            map(encode_payload, payloads),
+            texts_of(payloads),
+            chunk.ids_at(places),
+            _others(chunk, places, names, principals),
+            strict=True,
+        )
+        for encoded, text, task_id, others in columns:
+            row: Row = {"queue": name, "key": key, "payload": encoded}
+            if text is not None:
+                row["payload_text"] = text
+                if text[:1] in JSON_STARTS and (value := json_of(text)) is not None:
+                    row["payload_json"] = value
+            row["id"] = task_id
+            row.update(others)
+            yield row
 
 
-def _plain_rows(
-    name: str,
-    key: int,
-    chunk: Chunk,
-    places: range | list[int],
-    principals: Mapping[int, str],
-) -> Iterator[Row]:
-    """Yield tasks that have nothing of their own but id and payload: most of them, so this is quick."""
-    rest: Row = {"enqueued": iso(chunk.enqueued_ms)} if chunk.enqueued_ms else {}
-    if chunk.principal_id:
-        rest["principal"] = principals.get(chunk.principal_id, chunk.principal_id)
-    payloads, ids = _payloads(chunk, places), chunk.ids_at(places)
-    columns = zip(map(encode_payload, payloads), texts_of(payloads), ids, strict=True)
-    for encoded, text, task_id in columns:
-        row: Row = {"queue": name, "key": key, "payload": encoded}
-        if text is not None:
-            row["payload_text"] = text
-            if text[:1] in JSON_STARTS and (value := json_of(text)) is not None:
-                row["payload_json"] = value
-        row["id"] = task_id
-        row.update(rest)
+def _others(
+    chunk: Chunk, places: Places, names: Mapping[int, str], principals: Mapping[int, str]
+) -> Iterable[Row]:
+    """Return the fields behind the id, for each task. Most tasks share those of their record."""
+    details = chunk.details
+    if details is None:
+        return repeat(_source(chunk.enqueued_ms, chunk.principal_id, principals), len(places))
+    sources = details.sources
+    own = (details.not_before, details.expires, details.attempts, details.born_ids, details.marks)
+    if sources is None or own != (None,) * 5 or details.strings or details.new_headers:
+        return (_details(task_at(chunk, place), names, principals) for place in places)
+    return _by_line(sources, places, principals)
+
+
+def _by_line(sources: Sources, places: Places, principals: Mapping[int, str]) -> Iterator[Row]:
+    """Yield the fields of each task; neighbours of one line share them."""
+    line, end = -1, -1
+    row: Row = {}
+    for place in places:
+        if place >= end:
+            line = sources.line(place)
+            end = sources.starts[line + 1] if line + 1 < len(sources.starts) else places[-1] + 1
+            row = _source(sources.enqueued[line], sources.principals[line], principals)
         yield row
 
 
-def _payloads(chunk: Chunk, places: range | list[int]) -> list[bytes]:
+def _source(enqueued_ms: int, principal_id: int, principals: Mapping[int, str]) -> Row:
+    """Return when a task was enqueued, and by whom."""
+    row: Row = {"enqueued": iso(enqueued_ms)} if enqueued_ms else {}
+    if principal_id:
+        row["principal"] = principals.get(principal_id, principal_id)
+    return row
+
+
+def _payloads(chunk: Chunk, places: Places) -> list[bytes]:
     size, at = chunk.sizes, chunk.at
     if not isinstance(size, int) or not isinstance(places, range) or not size:
         return [bytes(chunk.payload_at(place)) for place in places]
