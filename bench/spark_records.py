@@ -7,6 +7,7 @@ producer, and half of the tasks are acknowledged in batches. Every read checks e
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -124,6 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/spark_records.py", description=__doc__)
     parser.add_argument("--batches", type=int, default=20_000, help="of 100 tasks, default 20000")
     options = parser.parse_args()
+    # Workers import the source that reads nothing by its name.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent.absolute())
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         home = Path(name)
         node = home / "node"

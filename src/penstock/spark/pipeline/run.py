@@ -7,7 +7,6 @@ still the same, and reads only the files that go further. It ends in the tables 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
@@ -47,22 +46,22 @@ from penstock.spark.pipeline.histories import (
     with_last_ids,
     with_payloads,
 )
+from penstock.spark.pipeline.partitions import (
+    BY_QUEUE,
+    BY_SOURCE,
+    queue_directory,
+    source_directory,
+)
 from penstock.spark.pipeline.reporting import write_report
 from penstock.spark.pipeline.store import Run, Staging, Store, write_delta
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 Say = Callable[[str], None]
 
-BY_SOURCE: Final = "by_source"
-BY_QUEUE: Final = "by_queue"
 _QUEUES: Final = (BY_SOURCE, BY_QUEUE)
-QUEUE_DIRECTORY_MAX: Final = 60
-"""Characters of a queue's name that fit into a directory's name of 255 bytes, however they are encoded."""
-_NO_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The directory that Spark reads as null."""
 LOG, REST = "log", "rest"
 CLOSED, WAITING = "closed", "open"
 HEADS: Final = ("source", "kind", "path", "log_index", "term", "status")
@@ -146,26 +145,6 @@ def run(
             rows=work.rows,
             seconds=time.perf_counter() - started,
         )
-
-
-def source_directory(name: str) -> str:
-    """Return the name of a source's partitions: short, readable, and no other's."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(name).name)[-40:]
-    return f"{safe or 'source'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def queue_directory() -> Column:
-    """Return the partition value of a row's queue: its name after an underscore, or its beginning and a hash.
-
-    A directory's name has at most 255 bytes, of which a character of a queue's name may take four once it is encoded
-    or escaped. The underscore keeps Spark from reading the default queue's empty name, a number or a date as
-    something else.
-    """
-    queue = F.col("queue")
-    is_plain = (F.length(queue) <= QUEUE_DIRECTORY_MAX) & (queue != _NO_PARTITION[1:])
-    readable = F.regexp_replace(F.substring(queue, 1, 40), "[^A-Za-z0-9_.-]", "_")
-    hashed = F.concat(readable, F.lit("~"), F.substring(F.sha2(queue, 256), 1, 16))
-    return F.concat(F.lit("_"), F.when(is_plain, queue).otherwise(hashed))
 
 
 class _Work:

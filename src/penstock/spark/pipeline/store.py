@@ -25,7 +25,7 @@ from penstock.spark.pipeline.lock import Lock, is_free, take
 CURRENT: Final = "current"
 RUNS: Final = "runs"
 MANIFEST: Final = "manifest.json"
-VERSION: Final = 2
+VERSION: Final = 3
 LOCK: Final = "lock"
 _STAGING: Final = ".staging"
 

@@ -13,7 +13,6 @@ from penstock.families.tables import OK, Kind, Op, Table, schema_of
 from penstock.formats.records import ids
 from penstock.formats.records.changes import MoveTasks, ReturnTasks, SetTasks
 from penstock.formats.records.columns import NONE
-from penstock.formats.records.header import HEADER_SIZE
 from penstock.formats.records.header import Kind as Record
 
 if TYPE_CHECKING:
@@ -201,10 +200,3 @@ def _times(rows: Rows) -> pa.Array:
     is_known = np.where(is_task, enqueued != NONE, written != 0)
     us = arrow.numbers(np.where(is_known, time_ms, 0) * 1000, is_known)
     return us.view(pa.timestamp("us", tz="UTC"))
-
-
-def name_places(rows_data: NDArray[np.uint8], offset: int) -> str:
-    """Return the name in the body of the add that begins at ``offset``."""
-    at = offset + HEADER_SIZE + 16
-    size = int(rows_data[at])
-    return rows_data[at + 1 : at + 1 + size].tobytes().decode()

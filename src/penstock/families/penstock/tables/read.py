@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadRecord, Compacted, CorruptData
+from penstock.errors import BadData, BadRecord, Compacted, CorruptData
 from penstock.families.damage import Damage, Severity
 from penstock.families.family import Split
 from penstock.families.penstock.family import NAME as FAMILY
@@ -19,7 +20,7 @@ from penstock.families.penstock.tables.records import Batch, read_records
 from penstock.families.penstock.tables.units import OPS, Units, bad_units, rows_of, some, units_of
 from penstock.families.plan import DamagePlan, damage_rows, read_damage
 from penstock.families.tables import OK, Kind, Mode, Op, ReadOptions, Table, schema_of, shown_path
-from penstock.formats.records.changes import AddTasks, SetQueue
+from penstock.formats.records.changes import AddTasks, SetQueue, decode_change
 from penstock.formats.records.header import Kind as Record
 from penstock.formats.records.read import collect, walk
 from penstock.formats.records.scan import RecordColumns
@@ -74,6 +75,7 @@ class _Reading:
         self._filters = filters
         self._columns = columns
         self._names: dict[int, str] = dict(plan.names)
+        self._has_looked = plan.is_snapshot  # whether names were looked for in snapshots
         self._made = TableColumns(source, plan.shown, is_snapshot=plan.is_snapshot)
         self._last_index = -1 if plan.index is None else plan.index
 
@@ -186,7 +188,8 @@ class _Reading:
             if len(told):
                 self._names[queue_id] = _name_in(units, int(told[0]))
         missing = set(np.unique(columns.queue_id).tolist()) - {0} - self._names.keys()
-        if missing and not self._plan.is_snapshot:
+        if missing and not self._has_looked:
+            self._has_looked = True
             for queue_id, name in _names_in_snapshots(self._source).items():
                 self._names.setdefault(queue_id, name)
 
@@ -221,15 +224,14 @@ def _names_in_snapshots(source: str) -> dict[int, str]:
     """Return the names of queues that snapshots of a source tell: of those that no segment names."""
     names: dict[int, str] = {}
     for head in survey(resolve(Path(source))).snapshots:
-        data = load(head.file)
-        records, _ = collect(walk(data, is_snapshot=True))
-        units = [each for each in records if each.header.kind == Record.QUEUE]
-        from penstock.formats.records.changes import decode_change
-
-        for each in units:
-            change = decode_change(each.header, data, *each.body)
-            assert isinstance(change, SetQueue)
-            names[change.queue_id] = str(change.settings.name)
+        with suppress(BadData):  # a damaged snapshot tells what is before the damage
+            data = load(head.file)
+            records, _ = collect(walk(data, is_snapshot=True))
+            for each in records:
+                if each.header.kind == Record.QUEUE:
+                    change = decode_change(each.header, data, *each.body)
+                    assert isinstance(change, SetQueue)
+                    names[change.queue_id] = str(change.settings.name)
     return names
 
 
