@@ -76,7 +76,7 @@ def fill(path: Path, batches: int) -> None:
         (path / "log" / file_name(segment.first_index, LOG_SUFFIX)).write_bytes(segment.data)
 
 
-def measure(home: Path, node: Path, table: str, size: int) -> Lines:
+def measure(home: Path, node: Path, table: str, *, size: int, rounds: int) -> Lines:
     """Measure one table: ours, Parquet, and the same batches from memory."""
     parquet = str(home / f"parquet-{table}")
     with spark_on("local[2]") as spark:
@@ -108,7 +108,7 @@ def measure(home: Path, node: Path, table: str, size: int) -> Lines:
                 runs[f"{what}, {kind}"] = partial(_run, action, read, ())
                 runs[f"{what}, some columns, {kind}"] = partial(_run, action, read, some)
         lines = Lines(rows, size)
-        for what, seconds in in_turns(runs, {}).items():
+        for what, seconds in in_turns(runs, {}, rounds).items():
             lines.add(what, seconds)
     return lines
 
@@ -124,6 +124,7 @@ def _run(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/spark_records.py", description=__doc__)
     parser.add_argument("--batches", type=int, default=20_000, help="of 100 tasks, default 20000")
+    parser.add_argument("--rounds", type=int, default=5, help="the best counts, default 5")
     options = parser.parse_args()
     # Workers import the source that reads nothing by its name.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.absolute())
@@ -135,7 +136,8 @@ def main() -> None:
         size = sum(path.stat().st_size for path in (node / "log").iterdir())
         words = [f"{machine()}; {options.batches * BATCH:,} tasks, {size / 1e6:,.0f} MB, `local[2]`.", ""]  # fmt: skip
         for table in ("entries", "changes"):
-            words += [measure(home, node, table, size).markdown("Parquet"), ""]
+            lines = measure(home, node, table, size=size, rounds=options.rounds)
+            words += [lines.markdown("Parquet"), ""]
         sys.stdout.write("\n".join(words))
 
 

@@ -234,16 +234,18 @@ def best(what: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def in_turns(
-    runs: dict[str, Callable[[], None]], slow: dict[str, Callable[[], None]]
+    runs: dict[str, Callable[[], None]],
+    slow: dict[str, Callable[[], None]],
+    rounds: int = ROUNDS,
 ) -> dict[str, float]:
     """Return the best time of each, all measured in turns: a machine that slows down does so for all of them.
 
     Those that take long have one turn, in the middle.
     """
     found: dict[str, float] = {}
-    for number in range(ROUNDS):
-        say(f"round {number + 1} of {ROUNDS}")
-        for what, run in (runs | (slow if number == ROUNDS // 2 else {})).items():
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        for what, run in (runs | (slow if number == rounds // 2 else {})).items():
             found[what] = min(found.get(what, math.inf), best(run, 1))
     return found
 
