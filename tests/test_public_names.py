@@ -197,7 +197,7 @@ OUTSIDE = {
     *vars(os),
     *vars(threading),
     *vars(asyncio),
-    *("os", "threading", "asyncio", "Path", "SparkSession", "DataFrame", "Unpack"),
+    *("os", "threading", "asyncio", "Path", "SparkSession", "DataFrame", "Unpack", "datetime"),
     *("Expression", "RecordBatchReader", "LazyFrame", "DuckDBPyConnection", "DuckDBPyRelation"),
 }
 """Names in annotations that are not ours."""
