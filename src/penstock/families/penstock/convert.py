@@ -57,7 +57,7 @@ def convert(
 ) -> Row:
     """Write the state as a directory of TaskFlux. Raises ``CannotConvert``, ``BadData`` and ``PathRefused``.
 
-    What the other format cannot hold is refused, or left out and listed if ``drop`` says so.
+    What the other format cannot hold is refused, or left out and listed if ``drop`` is set.
     """
     variant = variant_of(to, TITLE)
     found = replay(survey(target, progress=progress))

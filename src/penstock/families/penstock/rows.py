@@ -76,7 +76,7 @@ def _text(value: bytes) -> str | Row:
 
 
 def origin_as_json(origin: bytes) -> Any:
-    """Return the last hop of a task; as it stands if it is no canonical JSON."""
+    """Return the last hop of a task; its text unchanged if it is no canonical JSON."""
     try:
         return decode_canonical(origin)
     except BadData:

@@ -1,6 +1,6 @@
 """Behind damage: where the next entry of a log begins. Only ``verify``, ``repair`` and ``dump`` go on behind damage.
 
-A payload may contain whole records, even whole logs. A record is believed to be an entry only if the chain says so: the damaged
+A payload may contain whole records, even whole logs. A record is believed to be an entry only if the chain proves it: the damaged
 bytes in front of it still show the head checksum that it continues, or, where they were wiped out, the records from there on
 lead to the end of the segment.
 """

@@ -56,7 +56,7 @@ from penstock.model import UINT64_MAX
 
 
 class Stamp(NamedTuple):
-    """The place of a change in the log, its time, and who asked for it (0: nobody)."""
+    """The place of a change in the log, its time, and the principal that asked for it (0: none)."""
 
     index: int  # type: ignore[assignment] # hides a method of tuples that nothing calls
     term: int

@@ -1,7 +1,7 @@
 """The order of delivery of a queue: smallest key first, and within a key by id.
 
 The order refers to ids, never to chunks, and is a hint: an id stays listed after its task is gone or has another key, until
-a sweep drops it. Whoever reads it asks the chunk whether the task is there and has this key. That makes removal, compaction and
+a sweep drops it. A reader asks the chunk whether the task is there and has this key. That makes removal, compaction and
 replay free of work here.
 
 Keys are kept in blocks: an array of keys and a list of what is listed under each. A key that is one task costs 8 bytes for

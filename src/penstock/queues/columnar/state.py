@@ -39,7 +39,7 @@ from penstock.queues.columnar.producers import Producers
 from penstock.queues.columnar.queue import Queue, drop_chunks
 
 TIDY_BUDGET: Final = 1024
-"""What one call of ``tidy`` does unless it is told otherwise, in tasks: well below a millisecond."""
+"""What one call of ``tidy`` does by default, in tasks: well below a millisecond."""
 
 
 class State:
