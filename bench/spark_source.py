@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -147,6 +146,10 @@ class BareSource(DataSource):
         return BareReader(dict(self.options), schema.names)
 
 
+FEW_ROWS = 100
+"""Batches of metadata and of queues are smaller; to repeat one of them would measure batches, not rows."""
+
+
 class BareReader(TupleReader):
     def __init__(self, options: dict[str, str], columns: list[str]) -> None:
         self._rows = int(options.pop("rows"))
@@ -161,7 +164,7 @@ class BareReader(TupleReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Share)
         made = read_splits(partition.splits, self._options, self._columns)
-        batch = max(islice(made, 3), key=lambda one: one.num_rows)
+        batch = next(one for one in made if one.num_rows > FEW_ROWS)
         for _ in range(partition.rows // batch.num_rows):
             yield batch
         if partition.rows % batch.num_rows:
