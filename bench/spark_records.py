@@ -1,6 +1,6 @@
 """The Spark source on files of generation 4, beside Parquet of the same rows and a source that reads nothing.
 
-Run by ``python bench/spark_records.py``; prints tables. The log is of batches of 100 tasks as our client sends them, each with a
+Run by ``bench/spark records``; prints tables. The log is of batches of 100 tasks as our client sends them, each with a
 producer, and half of the tasks are acknowledged in batches. Every read checks every record.
 """
 
@@ -122,7 +122,7 @@ def _run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench/spark_records.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench/spark records", description=__doc__)
     parser.add_argument("--batches", type=int, default=20_000, help="of 100 tasks, default 20000")
     parser.add_argument("--rounds", type=int, default=5, help="the best counts, default 5")
     options = parser.parse_args()
