@@ -13,6 +13,7 @@ Generation 1 has no markers: there the first bad record takes all that follows w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -146,27 +147,29 @@ def find_record(data: Bytes, layout: LogLayout, start: int, size: int) -> int | 
     return None
 
 
+_MARKER_PATTERN: Final = re.compile(re.escape(RECORD_MARKER))
+
+
 def search(data: Bytes, layout: LogLayout, start: int, size: int) -> tuple[int, bool]:
     """Look for a believable record from ``start`` on; return its place and ``True``.
 
     Else return ``False`` and where to go on with more data: nothing believable begins before.
     """
-    raw = data if isinstance(data, bytes | bytearray) else bytes(data)
-    end = len(raw)
-    offset = raw.find(RECORD_MARKER, start)
-    while offset >= 0:
+    end = len(data)
+    # A pattern searches views too; bytes(data).find would copy a whole window for each damage.
+    for found in _MARKER_PATTERN.finditer(data, start):
+        offset = found.start()
         try:
-            if _whole(raw, layout, offset, size):
-                _, _, _, length = layout.record_header.unpack_from(raw, offset)
+            if _whole(data, layout, offset, size):
+                _, _, _, length = layout.record_header.unpack_from(data, offset)
                 follower = offset + layout.record_header.size + length
-                rest = raw[follower : follower + 4]
+                rest = bytes(data[follower : follower + 4])
                 if len(rest) < 4 and end < size:
                     return offset, False
                 if rest in (RECORD_MARKER[: len(rest)], END_MARKER[: len(rest)]):
                     return offset, True
         except _Undecided:
             return offset, False
-        offset = raw.find(RECORD_MARKER, offset + 1)
     return max(start, end - 3), False
 
 
@@ -256,8 +259,8 @@ def scan_columns(
             is_done = position >= stop or position == size
             if is_done or why == FULL:
                 continue
-            data = data if isinstance(data, bytes) else bytes(buffer)
-            piece = _damage(data, layout, position, Status(why) if why >= 0 else None, size)
+            raw = buffer.data if isinstance(data, np.ndarray) else data
+            piece = _damage(raw, layout, position, Status(why) if why >= 0 else None, size)
             if piece is None or piece.size == 0:
                 position, is_done = size if piece is None else position, True
                 continue
